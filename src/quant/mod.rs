@@ -1,0 +1,5 @@
+//! Quantized blocks: the ggml types, their layouts, dequantization and quantization. Knows no model and no file.
+
+pub mod ggml_type;
+
+pub use ggml_type::GgmlType;

@@ -1,0 +1,1 @@
+//! Matrices on a device.
