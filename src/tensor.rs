@@ -1,1 +1,243 @@
-//! Matrices on a device.
+//! Matrices on a device: [`Device`], [`Tensor`] (activations), [`Matrix`] (weights), [`PagedRows`] (caches).
+//!
+//! Everything an operation touches carries its device; operations dispatch on it and refuse mixtures.
+
+mod paged;
+
+pub use paged::{CacheType, PAGE_ROWS, PagedRows, RaggedRows};
+
+use crate::cpu::Cpu;
+use crate::error::{Error, Result};
+use crate::quant::Weight;
+
+/// Where data lives and work runs.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Device {
+    /// This machine's processor, with its own thread pool.
+    Cpu(Cpu),
+}
+
+impl Device {
+    /// The CPU with `threads` threads (`None`: as many as the machine has).
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for zero or more than 1024 threads, [`Error::Unsupported`] if threads cannot be started.
+    pub fn cpu(threads: Option<usize>) -> Result<Self> {
+        Ok(Device::Cpu(Cpu::new(threads)?))
+    }
+
+    /// Short name for reports, for example `cpu (2 threads, avx512)`.
+    pub fn name(&self) -> String {
+        match self {
+            Device::Cpu(cpu) => cpu.name(),
+        }
+    }
+}
+
+/// How quantized linear layers treat their activations. Always printed in reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// Activations stay f32; weights are dequantized.
+    #[default]
+    Exact,
+    /// Activations are rounded to int8 with one f32 scale per block (32 values for one token at a time, 256 for more).
+    /// On the CPU this follows the numerics of the integer kernels, for comparison; it is not faster.
+    Fast,
+}
+
+impl std::fmt::Display for Precision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Precision::Exact => "exact",
+            Precision::Fast => "fast",
+        })
+    }
+}
+
+/// Element types of a [`Tensor`].
+pub trait Element: Copy + Default + Send + Sync + std::fmt::Debug + 'static {}
+impl Element for f32 {}
+impl Element for u32 {}
+
+#[derive(Debug, Clone)]
+enum Storage<T> {
+    Cpu(Vec<T>),
+}
+
+/// A dense row-major matrix `[rows, cols]` on a device. Rows are tokens; heads lie side by side in a row.
+#[derive(Debug, Clone)]
+pub struct Tensor<T: Element = f32> {
+    device: Device,
+    rows: usize,
+    cols: usize,
+    storage: Storage<T>,
+}
+
+impl<T: Element> Tensor<T> {
+    /// All zeros.
+    pub fn zeros(device: &Device, rows: usize, cols: usize) -> Self {
+        let storage = match device {
+            Device::Cpu(_) => Storage::Cpu(vec![T::default(); rows * cols]),
+        };
+        Tensor { device: device.clone(), rows, cols, storage }
+    }
+
+    /// Takes `[rows, cols]` values, row after row.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] unless there are exactly `rows * cols` of them.
+    pub fn from_vec(device: &Device, rows: usize, cols: usize, values: Vec<T>) -> Result<Self> {
+        if Some(values.len()) != rows.checked_mul(cols) {
+            return Err(Error::shape("tensor", format!("[{rows}, {cols}]"), format!("{} values", values.len())));
+        }
+        let storage = match device {
+            Device::Cpu(_) => Storage::Cpu(values),
+        };
+        Ok(Tensor { device: device.clone(), rows, cols, storage })
+    }
+
+    /// Where it lives.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Values per row.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// `[rows, cols]`.
+    pub fn shape(&self) -> [usize; 2] {
+        [self.rows, self.cols]
+    }
+
+    /// Changes the number of rows; new rows are zero. Memory once grown is kept, so steps of varying size do not
+    /// allocate after the largest.
+    pub fn resize(&mut self, rows: usize) {
+        match &mut self.storage {
+            Storage::Cpu(v) => v.resize(rows * self.cols, T::default()),
+        }
+        self.rows = rows;
+    }
+
+    /// The values in host memory, row after row.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the tensor lives elsewhere.
+    pub fn cpu(&self) -> Result<&[T]> {
+        match &self.storage {
+            Storage::Cpu(v) => Ok(v),
+        }
+    }
+
+    /// As [`Tensor::cpu`], writable.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the tensor lives elsewhere.
+    pub fn cpu_mut(&mut self) -> Result<&mut [T]> {
+        match &mut self.storage {
+            Storage::Cpu(v) => Ok(v),
+        }
+    }
+}
+
+/// A stack of weight matrices `[slabs, rows, cols]` on a device; see [`Weight`].
+#[derive(Debug, Clone)]
+pub struct Matrix {
+    device: Device,
+    shape: [usize; 3],
+    storage: MatrixStorage,
+}
+
+#[derive(Debug, Clone)]
+enum MatrixStorage {
+    Cpu(Weight),
+}
+
+impl Matrix {
+    /// Brings a weight to a device. On the CPU nothing is copied: blocks are read where they lie.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for types that cannot be dequantized, by name.
+    pub fn new(device: &Device, weight: Weight) -> Result<Self> {
+        crate::quant::check_supported(weight.ty())?;
+        let shape = weight.shape();
+        let storage = match device {
+            Device::Cpu(_) => MatrixStorage::Cpu(weight),
+        };
+        Ok(Matrix { device: device.clone(), shape, storage })
+    }
+
+    /// Where it lives.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// `[slabs, rows, cols]`.
+    pub fn shape(&self) -> [usize; 3] {
+        self.shape
+    }
+
+    /// Matrices in the stack (heads, experts; 1 for a plain matrix).
+    pub fn slabs(&self) -> usize {
+        self.shape[0]
+    }
+
+    /// Outputs of each matrix.
+    pub fn rows(&self) -> usize {
+        self.shape[1]
+    }
+
+    /// Inputs of each matrix.
+    pub fn cols(&self) -> usize {
+        self.shape[2]
+    }
+
+    /// The blocks in host memory.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the matrix lives elsewhere.
+    pub fn cpu(&self) -> Result<&Weight> {
+        match &self.storage {
+            MatrixStorage::Cpu(w) => Ok(w),
+        }
+    }
+}
+
+/// Which columns of a row belong to the heads: head `h` has columns `h * stride + offset .. + len`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heads {
+    /// Number of heads.
+    pub n: usize,
+    /// Columns from one head to the next.
+    pub stride: usize,
+    /// First column of the part within its head.
+    pub offset: usize,
+    /// Width of the part.
+    pub len: usize,
+}
+
+impl Heads {
+    /// A single part `offset .. offset + len` of each row.
+    pub fn one(offset: usize, len: usize) -> Self {
+        Heads { n: 1, stride: offset + len, offset, len }
+    }
+
+    /// Columns of head `h`.
+    pub fn cols(&self, h: usize) -> std::ops::Range<usize> {
+        let start = h * self.stride + self.offset;
+        start..start + self.len
+    }
+
+    /// Whether all heads lie within rows of `cols` columns and do not overlap.
+    pub fn fits(&self, cols: usize) -> bool {
+        self.n > 0 && self.offset + self.len <= self.stride && self.cols(self.n - 1).end <= cols
+    }
+}

@@ -1,1 +1,45 @@
 //! Operations: one module each, with the safe function, its checks and the reference in plain f64 loops.
+//!
+//! Every function checks shapes and devices, then dispatches on the device of its output. Bad input is an
+//! [`Error`](crate::Error) and leaves the outputs as they were. `m` is the number of rows (tokens) of a call.
+//!
+//! | module | operation |
+//! |---|---|
+//! | [`embedding`] | rows of a quantized table |
+//! | [`linear`] | `y = W x` for any weight type; several matrices on one input; one matrix per head |
+//! | [`norm`] | RMSNorm, residual add + RMSNorm, LayerNorm |
+//! | [`rope`] | interleaved rotary embedding |
+//! | [`ffn`] | SwiGLU feed-forward |
+//! | [`router`], [`moe`] | expert selection; routed and shared experts |
+//! | [`mla_attention`] | absorbed latent attention, dense or over selected keys |
+//! | [`dsa_indexer`], [`dsa_topk`] | lightning indexer scores; exact selection |
+//! | [`logits`] | output head on chosen rows |
+
+pub mod dsa_indexer;
+pub mod dsa_topk;
+pub mod embedding;
+pub mod ffn;
+pub mod linear;
+pub mod logits;
+pub mod mla_attention;
+pub mod moe;
+pub mod norm;
+pub mod rope;
+pub mod router;
+
+use crate::error::{Error, Result};
+use crate::tensor::{Element, Tensor};
+
+/// Fails unless `t` has the shape `[rows, cols]`; `what` names the argument.
+pub(crate) fn expect<T: Element>(
+    op: &'static str,
+    what: &str,
+    t: &Tensor<T>,
+    rows: usize,
+    cols: usize,
+) -> Result<()> {
+    if t.shape() == [rows, cols] {
+        return Ok(());
+    }
+    Err(Error::shape(op, format!("{what} [{rows}, {cols}]"), format!("{:?}", t.shape())))
+}

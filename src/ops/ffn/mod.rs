@@ -1,0 +1,91 @@
+//! SwiGLU feed-forward: `down (silu(gate x) * up x)`.
+
+pub mod reference;
+
+use super::expect;
+use crate::cpu;
+use crate::error::{Error, Result};
+use crate::tensor::{Device, Matrix, Precision, Tensor};
+
+/// Weights of a SwiGLU layer, or a stack of them (experts): `gate`, `up` `[slabs, ff, hidden]`, `down` `[slabs, hidden, ff]`.
+#[derive(Debug, Clone)]
+pub struct Ffn {
+    gate: Matrix,
+    up: Matrix,
+    down: Matrix,
+}
+
+impl Ffn {
+    /// Puts three matrices (or stacks of them) together.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if they do not fit.
+    pub fn new(gate: Matrix, up: Matrix, down: Matrix) -> Result<Self> {
+        let [slabs, ff, hidden] = gate.shape();
+        if up.shape() != gate.shape() {
+            return Err(Error::shape("ffn", format!("up {:?}", gate.shape()), format!("{:?}", up.shape())));
+        }
+        if down.shape() != [slabs, hidden, ff] {
+            let want = format!("down {:?}", [slabs, hidden, ff]);
+            return Err(Error::shape("ffn", want, format!("{:?}", down.shape())));
+        }
+        Ok(Ffn { gate, up, down })
+    }
+
+    /// `[slabs, ff, hidden]`.
+    pub fn gate(&self) -> &Matrix {
+        &self.gate
+    }
+
+    /// `[slabs, ff, hidden]`.
+    pub fn up(&self) -> &Matrix {
+        &self.up
+    }
+
+    /// `[slabs, hidden, ff]`.
+    pub fn down(&self) -> &Matrix {
+        &self.down
+    }
+
+    /// Width of input and output.
+    pub fn hidden(&self) -> usize {
+        self.gate.cols()
+    }
+
+    /// Width between.
+    pub fn ff(&self) -> usize {
+        self.gate.rows()
+    }
+
+    /// Number of experts (1 for a plain layer).
+    pub fn slabs(&self) -> usize {
+        self.gate.slabs()
+    }
+}
+
+/// `y = down (silu(gate x) * up x)`. `w` has one slab; `x`, `y` `[m, hidden]`.
+///
+/// # Errors
+/// [`Error::Shape`] if they do not fit.
+pub fn ffn(w: &Ffn, x: &Tensor, y: &mut Tensor, precision: Precision) -> Result<()> {
+    if w.slabs() != 1 {
+        return Err(Error::shape("ffn", "one slab", w.slabs()));
+    }
+    expect("ffn", "x", x, x.rows(), w.hidden())?;
+    expect("ffn", "y", y, x.rows(), w.hidden())?;
+    match x.device() {
+        Device::Cpu(cpu) => cpu::moe::ffn(cpu, w, x, y, precision),
+    }
+}
+
+/// `y[i] = silu(gate[i]) * up[i]`, `silu(z) = z / (1 + exp(-z))`. All of one shape.
+///
+/// # Errors
+/// [`Error::Shape`] if they do not fit.
+pub fn swiglu(gate: &Tensor, up: &Tensor, y: &mut Tensor) -> Result<()> {
+    expect("swiglu", "up", up, gate.rows(), gate.cols())?;
+    expect("swiglu", "y", y, gate.rows(), gate.cols())?;
+    match gate.device() {
+        Device::Cpu(cpu) => cpu::moe::swiglu(cpu, gate.cpu()?, up.cpu()?, y.cpu_mut()?),
+    }
+}

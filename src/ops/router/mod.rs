@@ -1,0 +1,81 @@
+//! Router: which experts a token goes to, and with which weights. All in f32.
+
+pub mod reference;
+
+use super::expect;
+use crate::cpu;
+use crate::error::{Error, Result};
+use crate::tensor::{Device, Matrix, Tensor};
+
+/// How logits become scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Gating {
+    /// `softmax(logits)` over all experts.
+    Softmax,
+    /// `sigmoid(logit)` of each expert on its own (GLM-5).
+    Sigmoid,
+}
+
+/// Constants of the router, from the file's metadata.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct RouterConfig {
+    /// Experts per token.
+    pub n_experts_per_tok: usize,
+    /// Score function.
+    pub gating: Gating,
+    /// Whether the chosen weights are divided by their sum.
+    pub norm_topk_prob: bool,
+    /// Factor on the weights, applied once, after the normalization.
+    pub routed_scaling_factor: f32,
+}
+
+/// Result of [`router`], reused from step to step.
+#[derive(Debug, Clone)]
+pub struct Routing {
+    /// `[m, n_experts_per_tok]`, by falling biased score.
+    pub ids: Tensor<u32>,
+    /// `[m, n_experts_per_tok]`, in the order of `ids`.
+    pub weights: Tensor,
+    /// `[m, n_experts]`, before the score function.
+    pub logits: Tensor,
+}
+
+impl Routing {
+    /// Room for no rows yet.
+    pub fn new(device: &Device, n_experts: usize, n_experts_per_tok: usize) -> Self {
+        Routing {
+            ids: Tensor::zeros(device, 0, n_experts_per_tok),
+            weights: Tensor::zeros(device, 0, n_experts_per_tok),
+            logits: Tensor::zeros(device, 0, n_experts),
+        }
+    }
+}
+
+/// Scores `s = gating(w x)`; the experts with the largest `s + bias` are chosen (ties: lower index first), the bias
+/// counting here only; their weights are `s`, divided by `sum + 1e-20` if `norm_topk_prob`, times the scaling factor.
+/// `w` `[1, n_experts, hidden]`, `bias` `[1, n_experts]`, `x` `[m, hidden]`; `out` is resized to `m` rows.
+///
+/// # Errors
+/// [`Error::Shape`] if they do not fit, [`Error::Argument`] for more experts per token than there are (or none).
+pub fn router(w: &Matrix, bias: &Tensor, x: &Tensor, config: &RouterConfig, out: &mut Routing) -> Result<()> {
+    let [slabs, n_experts, hidden] = w.shape();
+    if slabs != 1 || hidden != x.cols() {
+        return Err(Error::shape("router", format!("w [1, n, {}]", x.cols()), format!("{:?}", w.shape())));
+    }
+    expect("router", "bias", bias, 1, n_experts)?;
+    let k = config.n_experts_per_tok;
+    if k == 0 || k > n_experts {
+        return Err(Error::argument("experts per token", format!("1 to {n_experts}"), k));
+    }
+    if out.ids.cols() != k || out.weights.cols() != k || out.logits.cols() != n_experts {
+        let got = format!("{} of {}", out.ids.cols(), out.logits.cols());
+        return Err(Error::shape("router", format!("room for {k} of {n_experts} experts"), got));
+    }
+    out.ids.resize(x.rows());
+    out.weights.resize(x.rows());
+    out.logits.resize(x.rows());
+    match x.device() {
+        Device::Cpu(cpu) => cpu::router::router(cpu, w, bias, x, config, out),
+    }
+}

@@ -1,0 +1,278 @@
+//! Paged rows: storage of the caches, and the layout of a ragged batch over them.
+
+use half::{bf16, f16};
+
+use super::{Device, Tensor};
+use crate::error::{Error, Result};
+
+/// Rows (tokens) per page.
+pub const PAGE_ROWS: usize = 64;
+
+/// Element type of a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheType {
+    /// 4 bytes, exact. Default on the CPU.
+    #[default]
+    F32,
+    /// 2 bytes, range of f32, 8 bits of precision.
+    Bf16,
+    /// 2 bytes, 11 bits of precision, overflows beyond 65504.
+    F16,
+}
+
+impl CacheType {
+    /// Bytes per value.
+    pub fn bytes(self) -> usize {
+        match self {
+            CacheType::F32 => 4,
+            CacheType::Bf16 | CacheType::F16 => 2,
+        }
+    }
+}
+
+impl std::fmt::Display for CacheType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            CacheType::F32 => "f32",
+            CacheType::Bf16 => "bf16",
+            CacheType::F16 => "f16",
+        })
+    }
+}
+
+impl std::str::FromStr for CacheType {
+    type Err = Error;
+    fn from_str(s: &str) -> Result<Self> {
+        match s {
+            "f32" => Ok(CacheType::F32),
+            "bf16" => Ok(CacheType::Bf16),
+            "f16" => Ok(CacheType::F16),
+            _ => Err(Error::argument("cache type", "f32, bf16 or f16", s)),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Rows {
+    F32(Vec<f32>),
+    Bf16(Vec<bf16>),
+    F16(Vec<f16>),
+}
+
+/// `pages * PAGE_ROWS` rows of `width` values. A *slot* is `page * PAGE_ROWS + row in page`.
+#[derive(Debug)]
+pub struct PagedRows {
+    device: Device,
+    width: usize,
+    slots: usize,
+    rows: Rows,
+}
+
+impl PagedRows {
+    /// Reserves `pages` pages of zeros. On the CPU the system commits memory only as rows are written.
+    ///
+    /// # Errors
+    /// [`Error::Capacity`] if the size does not fit the address space.
+    pub fn new(device: &Device, pages: usize, width: usize, ty: CacheType) -> Result<Self> {
+        let slots = pages.checked_mul(PAGE_ROWS);
+        let n = slots.and_then(|s| s.checked_mul(width)).filter(|n| *n < isize::MAX as usize / 4);
+        let (Some(slots), Some(n)) = (slots, n) else {
+            return Err(Error::Capacity {
+                what: "cache values".into(),
+                needed: (pages as u64).saturating_mul((PAGE_ROWS * width) as u64),
+                available: isize::MAX as u64 / 4,
+            });
+        };
+        let rows = match ty {
+            CacheType::F32 => Rows::F32(vec![0.0; n]),
+            CacheType::Bf16 => Rows::Bf16(vec![bf16::ZERO; n]),
+            CacheType::F16 => Rows::F16(vec![f16::ZERO; n]),
+        };
+        Ok(PagedRows { device: device.clone(), width, slots, rows })
+    }
+
+    /// Where it lives.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Values per row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Rows in all pages.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Element type.
+    pub fn ty(&self) -> CacheType {
+        match self.rows {
+            Rows::F32(_) => CacheType::F32,
+            Rows::Bf16(_) => CacheType::Bf16,
+            Rows::F16(_) => CacheType::F16,
+        }
+    }
+
+    /// Stores row `t` of `src` at `slots[t]`, rounded to the cache's type.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if widths, counts or slots do not fit; nothing is written then.
+    pub fn write(&mut self, slots: &[u32], src: &Tensor) -> Result<()> {
+        if src.cols() != self.width || src.rows() != slots.len() {
+            return Err(Error::shape(
+                "cache write",
+                format!("[{}, {}]", slots.len(), self.width),
+                format!("{:?}", src.shape()),
+            ));
+        }
+        if let Some(s) = slots.iter().find(|s| **s as usize >= self.slots) {
+            return Err(Error::shape("cache write", format!("slots below {}", self.slots), s));
+        }
+        let w = self.width;
+        let rows = src.cpu()?.chunks_exact(w).zip(slots.iter().map(|s| *s as usize * w));
+        match &mut self.rows {
+            Rows::F32(v) => rows.for_each(|(x, at)| v[at..at + w].copy_from_slice(x)),
+            Rows::Bf16(v) => rows.for_each(|(x, at)| round(x, &mut v[at..at + w], bf16::from_f32)),
+            Rows::F16(v) => rows.for_each(|(x, at)| round(x, &mut v[at..at + w], f16::from_f32)),
+        }
+        Ok(())
+    }
+
+    /// Copies page `from` to page `to` (both in range: the page table's contract).
+    pub fn copy_page(&mut self, from: u32, to: u32) {
+        let n = PAGE_ROWS * self.width;
+        let (from, to) = (from as usize * n, to as usize * n);
+        match &mut self.rows {
+            Rows::F32(v) => v.copy_within(from..from + n, to),
+            Rows::Bf16(v) => v.copy_within(from..from + n, to),
+            Rows::F16(v) => v.copy_within(from..from + n, to),
+        }
+    }
+
+    /// Reads the row at `slot` as f32. For tests, traces and references.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if there is no such slot.
+    pub fn row(&self, slot: u32) -> Result<Vec<f32>> {
+        if slot as usize >= self.slots {
+            return Err(Error::shape("cache row", format!("a slot below {}", self.slots), slot));
+        }
+        let mut out = vec![0.0; self.width];
+        self.read(slot, &mut out);
+        Ok(out)
+    }
+
+    /// The row at `slot` converted into `buf` (the row itself when it is f32 already, so nothing is copied then).
+    #[inline]
+    pub(crate) fn row_in<'a>(&'a self, slot: u32, buf: &'a mut [f32]) -> &'a [f32] {
+        let at = slot as usize * self.width;
+        if let Rows::F32(v) = &self.rows {
+            return &v[at..at + self.width];
+        }
+        self.read(slot, buf);
+        buf
+    }
+
+    #[inline]
+    fn read(&self, slot: u32, out: &mut [f32]) {
+        let range = slot as usize * self.width..(slot as usize + 1) * self.width;
+        match &self.rows {
+            Rows::F32(v) => out.copy_from_slice(&v[range]),
+            Rows::Bf16(v) => v[range].iter().zip(out).for_each(|(x, o)| *o = x.to_f32()),
+            Rows::F16(v) => v[range].iter().zip(out).for_each(|(x, o)| *o = x.to_f32()),
+        }
+    }
+}
+
+fn round<T>(x: &[f32], out: &mut [T], f: impl Fn(f32) -> T) {
+    x.iter().zip(out).for_each(|(x, o)| *o = f(*x));
+}
+
+/// Layout of a ragged batch: for every row its position, its cache slot and the page table of its sequence.
+///
+/// Row `t` sees the keys at positions `0 ..= position(t)` of its own sequence; the key at position `s` lies in slot
+/// [`RaggedRows::slot_of`]`(t, s)`. Rows of one sequence are consecutive and in order of position.
+#[derive(Debug, Clone, Default)]
+pub struct RaggedRows {
+    positions: Vec<u32>,
+    slots: Vec<u32>,
+    table_starts: Vec<u32>,
+    tables: Vec<u32>,
+}
+
+impl RaggedRows {
+    /// Forgets all rows, keeps the memory.
+    pub fn clear(&mut self) {
+        self.positions.clear();
+        self.slots.clear();
+        self.table_starts.clear();
+        self.tables.clear();
+    }
+
+    /// Adds `n` rows of one sequence at positions `start .. start + n`; `pages` is its page table, which must cover them.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the table is too short.
+    pub fn push(&mut self, start: usize, n: usize, pages: &[u32]) -> Result<()> {
+        if start + n > pages.len() * PAGE_ROWS {
+            return Err(Error::shape(
+                "ragged rows",
+                format!("a page table for {} tokens", start + n),
+                format!("{} pages", pages.len()),
+            ));
+        }
+        let table = self.tables.len() as u32;
+        self.tables.extend_from_slice(pages);
+        for p in start..start + n {
+            self.positions.push(p as u32);
+            self.slots.push(pages[p / PAGE_ROWS] * PAGE_ROWS as u32 + (p % PAGE_ROWS) as u32);
+            self.table_starts.push(table);
+        }
+        Ok(())
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.positions.is_empty()
+    }
+
+    /// Position of each row in its sequence.
+    pub fn positions(&self) -> &[u32] {
+        &self.positions
+    }
+
+    /// Cache slot of each row.
+    pub fn slots(&self) -> &[u32] {
+        &self.slots
+    }
+
+    /// Keys that row `t` may see: its position + 1.
+    #[inline]
+    pub fn visible(&self, t: usize) -> usize {
+        self.positions[t] as usize + 1
+    }
+
+    /// Most keys any row may see.
+    pub fn max_visible(&self) -> usize {
+        self.positions.iter().map(|p| *p as usize + 1).max().unwrap_or(0)
+    }
+
+    /// Slot of the key at position `s` of row `t`'s sequence; `s < visible(t)`.
+    #[inline]
+    pub fn slot_of(&self, t: usize, s: usize) -> u32 {
+        self.tables[self.table_starts[t] as usize + s / PAGE_ROWS] * PAGE_ROWS as u32 + (s % PAGE_ROWS) as u32
+    }
+
+    /// Largest slot any row can reach, for bounds checks against a cache.
+    pub fn max_slot(&self) -> usize {
+        self.tables.iter().map(|p| (*p as usize + 1) * PAGE_ROWS - 1).max().unwrap_or(0)
+    }
+}
