@@ -1,0 +1,127 @@
+//! Dequantization of plain scalars and of the blocks of 32 values.
+
+use super::block::*;
+use super::scalar::{bf16_to_f32, e8m0_half_to_f32, f16_to_f32};
+use super::{GgmlType, IQ4_LEVELS};
+
+/// Levels of MXFP4 (E2M1), doubled to be integers.
+pub(super) const MXFP4_LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+impl Block for BlockF32 {
+    const TYPE: GgmlType = GgmlType::F32;
+    type Values = [f32; 1];
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 1]) {
+        out[0] = f32::from_le_bytes(self.d);
+    }
+}
+
+impl Block for BlockF16 {
+    const TYPE: GgmlType = GgmlType::F16;
+    type Values = [f32; 1];
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 1]) {
+        out[0] = f16_to_f32(self.d);
+    }
+}
+
+impl Block for BlockBF16 {
+    const TYPE: GgmlType = GgmlType::BF16;
+    type Values = [f32; 1];
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 1]) {
+        out[0] = bf16_to_f32(self.d);
+    }
+}
+
+/// The 32 values of 16 bytes of nibbles: `value(nibble, index)`, low halves first.
+#[inline(always)]
+pub(super) fn nibbles(qs: &[u8; 16], out: &mut [f32; 32], value: impl Fn(u8, usize) -> f32) {
+    let (low, high) = out.split_at_mut(16);
+    for (i, ((&q, low), high)) in qs.iter().zip(low).zip(high).enumerate() {
+        *low = value(q & 15, i);
+        *high = value(q >> 4, i + 16);
+    }
+}
+
+impl Block for BlockQ4_0 {
+    const TYPE: GgmlType = GgmlType::Q4_0;
+    type Values = [f32; 32];
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 32]) {
+        let d = f16_to_f32(self.d);
+        nibbles(&self.qs, out, |q, _| d * (q as i32 - 8) as f32);
+    }
+}
+
+impl Block for BlockQ4_1 {
+    const TYPE: GgmlType = GgmlType::Q4_1;
+    type Values = [f32; 32];
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 32]) {
+        let (d, m) = (f16_to_f32(self.d), f16_to_f32(self.m));
+        nibbles(&self.qs, out, |q, _| d * q as f32 + m);
+    }
+}
+
+impl Block for BlockQ5_0 {
+    const TYPE: GgmlType = GgmlType::Q5_0;
+    type Values = [f32; 32];
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 32]) {
+        let (d, qh) = (f16_to_f32(self.d), u32::from_le_bytes(self.qh));
+        nibbles(&self.qs, out, |q, i| d * ((q as u32 | (qh >> i & 1) << 4) as i32 - 16) as f32);
+    }
+}
+
+impl Block for BlockQ5_1 {
+    const TYPE: GgmlType = GgmlType::Q5_1;
+    type Values = [f32; 32];
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 32]) {
+        let (d, m, qh) = (f16_to_f32(self.d), f16_to_f32(self.m), u32::from_le_bytes(self.qh));
+        nibbles(&self.qs, out, |q, i| d * (q as u32 | (qh >> i & 1) << 4) as i32 as f32 + m);
+    }
+}
+
+impl Block for BlockQ8_0 {
+    const TYPE: GgmlType = GgmlType::Q8_0;
+    type Values = [f32; 32];
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 32]) {
+        let d = f16_to_f32(self.d);
+        for (&q, out) in self.qs.iter().zip(out) {
+            *out = d * q as i8 as f32;
+        }
+    }
+}
+
+impl Block for BlockIQ4NL {
+    const TYPE: GgmlType = GgmlType::IQ4_NL;
+    type Values = [f32; 32];
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 32]) {
+        let d = f16_to_f32(self.d);
+        nibbles(&self.qs, out, |q, _| d * IQ4_LEVELS[q as usize & 15] as f32);
+    }
+}
+
+impl Block for BlockMXFP4 {
+    const TYPE: GgmlType = GgmlType::MXFP4;
+    type Values = [f32; 32];
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 32]) {
+        let d = e8m0_half_to_f32(self.e[0]);
+        nibbles(&self.qs, out, |q, _| d * MXFP4_LEVELS[q as usize & 15] as f32);
+    }
+}
