@@ -43,3 +43,19 @@ pub(crate) fn expect<T: Element>(
     }
     Err(Error::shape(op, format!("{what} [{rows}, {cols}]"), format!("{:?}", t.shape())))
 }
+
+/// For the references: fails unless a slice has `want` values.
+pub(crate) fn expect_len(op: &'static str, what: &str, got: usize, want: usize) -> Result<()> {
+    if got == want {
+        return Ok(());
+    }
+    Err(Error::shape(op, format!("{want} values of {what}"), got))
+}
+
+/// For the references: the number of rows of `n` values in a slice of `len`.
+pub(crate) fn expect_rows(op: &'static str, what: &str, len: usize, n: usize) -> Result<usize> {
+    if n > 0 && len.is_multiple_of(n) {
+        return Ok(len / n);
+    }
+    Err(Error::shape(op, format!("{what} in whole rows of {n}"), format!("{len} values")))
+}

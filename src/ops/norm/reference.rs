@@ -1,0 +1,90 @@
+//! Norms, as specified. Every sum runs over one row in f64.
+
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+use crate::ops::{expect_len, expect_rows};
+
+/// `y[i] = w[i] x[i] / sqrt(mean(x^2) + eps)`. `x` `[m, n]`, `w` `[n]` with `n = w.len()`; gives `[m, n]`.
+///
+/// # Errors
+/// [`Error::Shape`] if `x` is not whole rows of `n`.
+pub fn rms_norm<X: Copy + Into<f64>>(x: &[X], w: &[f32], eps: f64) -> Result<Vec<f64>> {
+    let n = w.len();
+    let m = expect_rows("rms_norm", "x", x.len(), n)?;
+    let mut y = vec![0.0; m * n];
+    for t in 0..m {
+        let mut square = 0.0;
+        for i in 0..n {
+            let v: f64 = x[t * n + i].into();
+            square += v * v;
+        }
+        let root = (square / n as f64 + eps).sqrt();
+        for i in 0..n {
+            y[t * n + i] = f64::from(w[i]) * x[t * n + i].into() / root;
+        }
+    }
+    Ok(y)
+}
+
+/// [`rms_norm`] of columns `cols` of each row of `n`; the other columns come back as they are. `w` `[cols.len()]`.
+///
+/// # Errors
+/// [`Error::Shape`] if the lengths do not fit.
+pub fn rms_norm_cols(x: &[f32], n: usize, cols: Range<usize>, w: &[f32], eps: f64) -> Result<Vec<f64>> {
+    let m = expect_rows("rms_norm_cols", "x", x.len(), n)?;
+    expect_len("rms_norm_cols", "w", w.len(), cols.len())?;
+    if cols.end > n {
+        return Err(Error::shape("rms_norm_cols", format!("columns within {n}"), format!("{cols:?}")));
+    }
+    let mut y: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
+    for t in 0..m {
+        let part = t * n + cols.start..t * n + cols.end;
+        let normed = rms_norm(&x[part.clone()], w, eps)?;
+        y[part].copy_from_slice(&normed);
+    }
+    Ok(y)
+}
+
+/// The residual step and the norm after it: `x' = x + r` and `y = rms_norm(x')`. `x`, `r` `[m, n]`, `w` `[n]`; gives
+/// `(x', y)`.
+///
+/// # Errors
+/// [`Error::Shape`] if the lengths do not fit.
+pub fn add_rms_norm(x: &[f32], r: &[f32], w: &[f32], eps: f64) -> Result<(Vec<f64>, Vec<f64>)> {
+    expect_len("add_rms_norm", "r", r.len(), x.len())?;
+    let mut sum = Vec::new();
+    for i in 0..x.len() {
+        sum.push(f64::from(x[i]) + f64::from(r[i]));
+    }
+    let y = rms_norm(&sum, w, eps)?;
+    Ok((sum, y))
+}
+
+/// `y[i] = w[i] (x[i] - mean) / sqrt(var + eps) + b[i]` with the biased variance `var = mean((x - mean)^2)`. `x`
+/// `[m, n]`, `w`, `b` `[n]` with `n = w.len()`; gives `[m, n]`.
+///
+/// # Errors
+/// [`Error::Shape`] if the lengths do not fit.
+pub fn layer_norm<X: Copy + Into<f64>>(x: &[X], w: &[f32], b: &[f32], eps: f64) -> Result<Vec<f64>> {
+    let n = w.len();
+    let m = expect_rows("layer_norm", "x", x.len(), n)?;
+    expect_len("layer_norm", "b", b.len(), n)?;
+    let mut y = vec![0.0; m * n];
+    for t in 0..m {
+        let mut mean = 0.0;
+        for i in 0..n {
+            mean += x[t * n + i].into() / n as f64;
+        }
+        let mut var = 0.0;
+        for i in 0..n {
+            let v: f64 = x[t * n + i].into();
+            var += (v - mean) * (v - mean) / n as f64;
+        }
+        let root = (var + eps).sqrt();
+        for i in 0..n {
+            y[t * n + i] = f64::from(w[i]) * (x[t * n + i].into() - mean) / root + f64::from(b[i]);
+        }
+    }
+    Ok(y)
+}
