@@ -2,7 +2,7 @@
 //! and multiplied as f32 matrices.
 
 use super::rect::{Rect, gemm};
-use super::row_dot::rows_dot;
+use super::row_dot::RowsDot;
 use super::{Cpu, ScratchF32};
 use crate::error::Result;
 use crate::quant::{GgmlType, Weight, dequantize};
@@ -151,14 +151,7 @@ pub(super) fn is_quantized(w: &Weight) -> bool {
 }
 
 /// `y[t][j] = W[slab][j] . x[t][cols]`, in parallel over tiles of `y` on the current pool.
-fn product(
-    cpu: &Cpu,
-    w: &Weight,
-    slab: usize,
-    x: &Input<'_>,
-    cols: std::ops::Range<usize>,
-    y: Rect<'_>,
-) {
+fn product(cpu: &Cpu, w: &Weight, slab: usize, x: &Input<'_>, cols: std::ops::Range<usize>, y: Rect<'_>) {
     let quantized = is_quantized(w);
     let k = w.cols();
     let values = x.values(quantized);
@@ -179,14 +172,11 @@ pub(super) fn tile_product(
 ) {
     let k = w.cols();
     if y.rows() <= DOT_ROWS {
-        return cpu.simd(
-            #[inline(always)]
-            || {
-                for t in 0..y.rows() {
-                    rows_dot(w, slab, first, &x[t * stride..][..k], y.row(t));
-                }
-            },
-        );
+        for t in 0..y.rows() {
+            let x = &x[t * stride..][..k];
+            cpu.dispatch(RowsDot { w, slab, first, x, y: y.row(t) });
+        }
+        return;
     }
     let bytes = w.rows_bytes(slab, first..first + y.cols());
     let mut tile = cpu.scratch_f32(y.cols() * k);
