@@ -1,4 +1,4 @@
-//! Dequantization by run-time type.
+//! Dequantization by run-time type, of blocks and of weights.
 
 use std::ops::Range;
 
@@ -58,12 +58,24 @@ impl Weight {
         Weight::new(GgmlType::F32, shape, bytes.into())
     }
 
+    /// A weight of blocks of `ty` for its values: [`quantize`](super::quantize()).
+    ///
+    /// # Errors
+    /// Those of [`quantize`](super::quantize()); [`Error::Shape`] unless there are `slabs * rows * cols` values in whole
+    /// blocks per row.
+    pub fn quantize(ty: GgmlType, shape: [usize; 3], values: &[f32]) -> Result<Weight> {
+        Weight::new(ty, shape, super::quantize(ty, values)?.into())
+    }
+
     /// Values `[rows.len(), cols]` of rows `rows` of matrix `slab`.
     ///
     /// # Errors
     /// As [`Weight::dequantize_into`].
     pub fn dequantize(&self, slab: usize, rows: Range<usize>) -> Result<Vec<f32>> {
         self.check_rows(slab, &rows)?;
+        if !is_supported(self.ty()) {
+            return Err(unsupported(self.ty()));
+        }
         let mut out = vec![0.0; rows.len() * self.cols()];
         self.dequantize_into(slab, rows, &mut out)?;
         Ok(out)
