@@ -49,6 +49,7 @@ impl Activations {
     ///
     /// # Errors
     /// [`Error::Shape`] unless `x` is whole blocks; the contents stay.
+    #[inline(always)]
     pub fn quantize(&mut self, x: &[f32]) -> Result<()> {
         let n = self.block.elems();
         if !x.len().is_multiple_of(n) {
@@ -64,6 +65,7 @@ impl Activations {
         Ok(())
     }
 
+    #[inline(always)]
     fn quantize_all<const N: usize>(&mut self, x: &[f32]) {
         let blocks = x.as_chunks::<N>().0.iter().zip(self.qs.as_chunks_mut::<N>().0);
         let sums = self.sums.chunks_exact_mut(N / ACT_SUM_ELEMS);
@@ -113,8 +115,8 @@ pub fn quantize_activations(x: &[f32], block: ActBlockSize) -> Result<Activation
 /// compiled for the SIMD level of the caller.
 #[inline(always)]
 pub fn quantize_act_block<const N: usize>(x: &[f32; N], qs: &mut [i8; N], sums: &mut [i16]) -> f32 {
-    // Absolute values order as their bits do, NaN above infinity above all others.
-    let amax = f32::from_bits(x.iter().fold(0, |m, v| m.max(v.to_bits() & 0x7fff_ffff)));
+    // Absolute values order as their bits do, NaN above infinity above all others; as i32, of which SSE2 has a maximum.
+    let amax = f32::from_bits(x.iter().fold(0, |m, v| m.max(v.to_bits() as i32 & i32::MAX)) as u32);
     let scale = amax / 127.0;
     let (scale, inverse) = match scale {
         _ if !amax.is_finite() => (f32::NAN, 0.0),

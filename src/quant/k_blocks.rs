@@ -65,9 +65,12 @@ impl Block for BlockQ4K {
                 (d * scale as f32, dmin * min as f32)
             });
             let (low, high) = out.split_at_mut(32);
-            for ((&q, low), high) in qs.iter().zip(low).zip(high) {
-                *low = scale0 * (q & 15) as f32 - min0;
-                *high = scale1 * (q >> 4) as f32 - min1;
+            // Two loops, as LLVM does not vectorize one with two output streams.
+            for (&q, out) in qs.iter().zip(low) {
+                *out = scale0 * (q & 15) as f32 - min0;
+            }
+            for (&q, out) in qs.iter().zip(high) {
+                *out = scale1 * (q >> 4) as f32 - min1;
             }
         }
     }
@@ -88,10 +91,11 @@ impl Block for BlockQ5K {
                 (d * scale as f32, dmin * min as f32)
             });
             let (low, high) = out.split_at_mut(32);
-            for (((&q, &h), low), high) in qs.iter().zip(&self.qh).zip(low).zip(high) {
-                let h = h >> (2 * p);
-                *low = scale0 * ((q & 15) | (h & 1) << 4) as f32 - min0;
-                *high = scale1 * (q >> 4 | (h & 2) << 3) as f32 - min1;
+            for ((&q, &h), out) in qs.iter().zip(&self.qh).zip(low) {
+                *out = scale0 * ((q & 15) | (h >> (2 * p) & 1) << 4) as f32 - min0;
+            }
+            for ((&q, &h), out) in qs.iter().zip(&self.qh).zip(high) {
+                *out = scale1 * (q >> 4 | (h >> (2 * p + 1) & 1) << 4) as f32 - min1;
             }
         }
     }

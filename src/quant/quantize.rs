@@ -117,8 +117,16 @@ fn fit_affine(x: &[f32; 32], levels: f64) -> (f64, f64) {
     (best.1, best.2)
 }
 
-/// What Q4_K and Q5_K share: `d`, `dmin`, packed scales and minima, and the quants, `0..=levels`.
-fn affine_k(x: &[f32; 256], levels: f64) -> Result<([u8; 2], [u8; 2], [u8; 12], [u8; 256])> {
+/// What Q4_K and Q5_K share; the quants are not packed yet.
+struct AffineK {
+    d: [u8; 2],
+    dmin: [u8; 2],
+    scales: [u8; 12],
+    q: [u8; 256],
+}
+
+/// Quants in `0..=levels`.
+fn affine_k(x: &[f32; 256], levels: f64) -> Result<AffineK> {
     let groups = x.as_chunks::<32>().0;
     let mut fits = [(0.0, 0.0); 8];
     for (fit, x) in fits.iter_mut().zip(groups) {
@@ -130,8 +138,8 @@ fn affine_k(x: &[f32; 256], levels: f64) -> Result<([u8; 2], [u8; 2], [u8; 12], 
     let steps = |x: f64, d: f16| if d == f16::ZERO { 0 } else { (x / d.to_f64()).round().min(63.0) as u8 };
 
     let mut scales = [0; 12];
-    let mut qs = [0; 256];
-    for (j, (x, qs)) in groups.iter().zip(qs.as_chunks_mut::<32>().0).enumerate() {
+    let mut q = [0; 256];
+    for (j, (x, q)) in groups.iter().zip(q.as_chunks_mut::<32>().0).enumerate() {
         let (sc, mn) = (steps(fits[j].0, d), steps(fits[j].1, dmin));
         if j < 4 {
             scales[j] |= sc;
@@ -143,10 +151,10 @@ fn affine_k(x: &[f32; 256], levels: f64) -> Result<([u8; 2], [u8; 2], [u8; 12], 
         }
         let (scale, min) = (d.to_f64() * sc as f64, dmin.to_f64() * mn as f64);
         if sc > 0 && d > f16::ZERO {
-            *qs = x.map(|v| ((v as f64 + min) / scale).round().clamp(0.0, levels) as u8);
+            *q = x.map(|v| ((v as f64 + min) / scale).round().clamp(0.0, levels) as u8);
         }
     }
-    Ok((d_bytes, dmin_bytes, scales, qs))
+    Ok(AffineK { d: d_bytes, dmin: dmin_bytes, scales, q })
 }
 
 /// 4-bit quants `i` and `i + 32` of each 64 into one byte.
@@ -158,12 +166,12 @@ fn pack_low_bits(q: &[u8; 256]) -> [u8; 128] {
 }
 
 fn q4_k(x: &[f32; 256]) -> Result<BlockQ4K> {
-    let (d, dmin, scales, q) = affine_k(x, 15.0)?;
+    let AffineK { d, dmin, scales, q } = affine_k(x, 15.0)?;
     Ok(BlockQ4K { d, dmin, scales, qs: pack_low_bits(&q) })
 }
 
 fn q5_k(x: &[f32; 256]) -> Result<BlockQ5K> {
-    let (d, dmin, scales, q) = affine_k(x, 31.0)?;
+    let AffineK { d, dmin, scales, q } = affine_k(x, 31.0)?;
     let qh = std::array::from_fn(|i| (0..8).fold(0, |bits, j| bits | (q[32 * j + i] >> 4) << j));
     Ok(BlockQ5K { d, dmin, scales, qh, qs: pack_low_bits(&q) })
 }

@@ -5,7 +5,7 @@ use super::scalar::{bf16_to_f32, e8m0_half_to_f32, f16_to_f32};
 use super::{GgmlType, IQ4_LEVELS};
 
 /// Levels of MXFP4 (E2M1), doubled to be integers.
-pub(super) const MXFP4_LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+const MXFP4_LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 impl Block for BlockF32 {
     const TYPE: GgmlType = GgmlType::F32;
@@ -38,12 +38,30 @@ impl Block for BlockBF16 {
 }
 
 /// The 32 values of 16 bytes of nibbles: `value(nibble, index)`, low halves first.
+///
+/// Two loops over the bytes, as with two output streams in one loop LLVM gives up vectorizing.
 #[inline(always)]
-pub(super) fn nibbles(qs: &[u8; 16], out: &mut [f32; 32], value: impl Fn(u8, usize) -> f32) {
+fn nibbles(qs: &[u8; 16], out: &mut [f32; 32], value: impl Fn(u8, usize) -> f32) {
     let (low, high) = out.split_at_mut(16);
-    for (i, ((&q, low), high)) in qs.iter().zip(low).zip(high).enumerate() {
-        *low = value(q & 15, i);
-        *high = value(q >> 4, i + 16);
+    for (i, (&q, out)) in qs.iter().zip(low).enumerate() {
+        *out = value(q & 15, i);
+    }
+    for (i, (&q, out)) in qs.iter().zip(high).enumerate() {
+        *out = value(q >> 4, i + 16);
+    }
+}
+
+/// `scale * levels[nibble]` for 16 bytes of nibbles, low halves first. The look-ups go to bytes, so that the arithmetic
+/// after them vectorizes.
+#[inline(always)]
+pub(super) fn nibble_levels(scale: f32, qs: &[u8; 16], levels: &[i8; 16], out: &mut [f32; 32]) {
+    let mut found = [0i8; 32];
+    for (i, &q) in qs.iter().enumerate() {
+        found[i] = levels[q as usize & 15];
+        found[i + 16] = levels[q as usize >> 4];
+    }
+    for (&level, out) in found.iter().zip(out) {
+        *out = scale * level as f32;
     }
 }
 
@@ -111,7 +129,7 @@ impl Block for BlockIQ4NL {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let d = f16_to_f32(self.d);
-        nibbles(&self.qs, out, |q, _| d * IQ4_LEVELS[q as usize & 15] as f32);
+        nibble_levels(d, &self.qs, &IQ4_LEVELS, out);
     }
 }
 
@@ -122,6 +140,6 @@ impl Block for BlockMXFP4 {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let d = e8m0_half_to_f32(self.e[0]);
-        nibbles(&self.qs, out, |q, _| d * MXFP4_LEVELS[q as usize & 15] as f32);
+        nibble_levels(d, &self.qs, &MXFP4_LEVELS, out);
     }
 }
