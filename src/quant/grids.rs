@@ -24,7 +24,7 @@ pub(super) static SIGNS: [[u8; 8]; 256] = {
     let mut table = [[0; 8]; 256];
     let mut i = 0;
     while i < 256 * 8 {
-        table[i / 8][i % 8] = if i / 8 >> (i % 8) & 1 == 1 { 0xff } else { 0 };
+        table[i / 8][i % 8] = if (i / 8) >> (i % 8) & 1 == 1 { 0xff } else { 0 };
         i += 1;
     }
     table

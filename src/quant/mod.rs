@@ -17,7 +17,6 @@ pub mod weight;
 
 pub use activations::{ActBlockSize, Activations, quantize_activations};
 pub use block::{Block, as_blocks, dequantize_blocks};
-#[allow(unused_imports)] // For kernels that dispatch once per matrix.
 pub(crate) use dequantize::with_block;
 pub use dequantize::{dequantize, is_supported};
 pub use ggml_type::GgmlType;
