@@ -131,14 +131,14 @@ fn element(ty: GgmlType, b: &[u8], e: usize) -> Option<f32> {
         GgmlType::Q4_K => {
             let j = e / 32;
             let q = u(16 + 32 * (j / 2) + e % 32);
-            let q = if j % 2 == 0 { low(q) } else { high(q) };
+            let q = if j & 1 == 0 { low(q) } else { high(q) };
             let (sc, mn) = scale_min(4, j);
             f(0) * sc as f32 * q as f32 - f(2) * mn as f32
         }
         GgmlType::Q5_K => {
             let j = e / 32;
             let q = u(48 + 32 * (j / 2) + e % 32);
-            let q = if j % 2 == 0 { low(q) } else { high(q) } + 16 * (u(16 + e % 32) >> j & 1);
+            let q = if j & 1 == 0 { low(q) } else { high(q) } + 16 * (u(16 + e % 32) >> j & 1);
             let (sc, mn) = scale_min(4, j);
             f(0) * sc as f32 * q as f32 - f(2) * mn as f32
         }

@@ -156,7 +156,7 @@ pub fn random_block(ty: GgmlType, scale: Scale, rng: &mut Rng) -> Vec<u8> {
             let bits = f16_scale(scale_place(ty).1).to_bits();
             for k in 0..4 {
                 let byte = &mut block[48 + 2 * k + 1];
-                *byte = *byte & 15 | (bits >> (4 * k) & 15) as u8 * 16;
+                *byte = (*byte & 15) | ((bits >> (4 * k) & 15) as u8) << 4;
             }
         }
         _ => {
