@@ -1,8 +1,8 @@
 //! Codebooks of the IQ types: every index of a block names a point of 8 (or 4) magnitudes.
 //!
-//! The points are constants of the format. They were extracted by script from the tables of gguf-py
-//! (<https://pypi.org/project/gguf/>, part of ggml, MIT license, Copyright (c) 2023-2024 The ggml authors), where each
-//! point is packed into 16 bits: eight 2-bit or four 4-bit indices into the list of magnitudes of its type.
+//! The points are constants of the format. They were extracted by script from the tables of gguf-py 0.19 (part of ggml,
+//! MIT license, Copyright The ggml authors), where each point is packed into 16 bits: eight 2-bit or four 4-bit indices
+//! into the list of magnitudes of its type.
 
 /// Magnitudes of the IQ2 types.
 const IQ2_LEVELS: [u8; 3] = [8, 25, 43];
