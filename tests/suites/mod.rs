@@ -1,0 +1,3 @@
+//! What several test crates share.
+
+pub mod blocks;
