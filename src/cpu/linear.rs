@@ -2,7 +2,7 @@
 //! and multiplied as f32 matrices.
 
 use super::rect::{Rect, gemm};
-use super::row_dot::RowsDot;
+use super::row_dot::rows_dot;
 use super::{Cpu, ScratchF32};
 use crate::error::Result;
 use crate::quant::{GgmlType, Weight, dequantize};
@@ -173,17 +173,13 @@ pub(super) fn tile_product(
     let k = w.cols();
     if y.rows() <= DOT_ROWS {
         for t in 0..y.rows() {
-            let x = &x[t * stride..][..k];
-            cpu.dispatch(RowsDot { w, slab, first, x, y: y.row(t) });
+            rows_dot(cpu, w, slab, first, &x[t * stride..][..k], y.row(t));
         }
         return;
     }
     let bytes = w.rows_bytes(slab, first..first + y.cols());
     let mut tile = cpu.scratch_f32(y.cols() * k);
-    let done = cpu.simd(
-        #[inline(always)]
-        || dequantize(w.ty(), bytes, &mut tile),
-    );
+    let done = dequantize(w.ty(), bytes, &mut tile);
     debug_assert!(done.is_ok(), "a Matrix holds only supported types in whole blocks");
     gemm(y, x, stride, &tile, k);
 }
