@@ -13,6 +13,8 @@
 //! Extents are in GGUF order here (`ne0` first, contiguous); everywhere else in the crate they are `[rows, cols]`.
 //! The formats are those of llama.cpp's `gguf.cpp` and `llama-model-loader.cpp`.
 
+mod cut;
+mod ledger;
 mod map;
 mod metadata;
 mod parse;
@@ -20,8 +22,12 @@ mod reader;
 mod split;
 mod tensor_info;
 mod value;
+mod writer;
 
+pub use cut::{Cut, Shard};
+pub use ledger::{Count, Dims, IdleGroup, Ledger, LedgerReport, ShardCount};
 pub use metadata::{FromValue, Metadata, OneOrMany};
 pub use reader::{Gguf, ShardFile};
-pub use tensor_info::TensorInfo;
+pub use tensor_info::{TensorInfo, TypeCount};
 pub use value::{Array, StrArray, Value, ValueType};
+pub use writer::Writer;

@@ -8,9 +8,9 @@ use super::map::map;
 use super::metadata::Metadata;
 use super::parse::{Header, parse};
 use super::split;
-use super::tensor_info::TensorInfo;
+use super::tensor_info::{TensorInfo, TypeCount};
 use crate::error::{Error, Result};
-use crate::quant::SharedBytes;
+use crate::quant::{GgmlType, SharedBytes};
 
 /// A model file or a whole split set. Tensor data stays where it is until somebody looks at it.
 pub struct Gguf {
@@ -139,6 +139,15 @@ impl Gguf {
     /// Size of all tensors together in bytes.
     pub fn tensor_bytes(&self) -> u64 {
         self.tensors.iter().map(|t| t.bytes).sum()
+    }
+
+    /// The types that occur, by id, with their numbers of tensors and bytes.
+    pub fn types(&self) -> Vec<TypeCount> {
+        let count = |&ty: &GgmlType| {
+            let own = || self.tensors.iter().filter(|t| t.ty == ty);
+            TypeCount { ty, tensors: own().count(), bytes: own().map(|t| t.bytes).sum() }
+        };
+        GgmlType::ALL.iter().map(count).filter(|c| c.tensors > 0).collect()
     }
 
     /// All tensors, shard after shard, in table order.

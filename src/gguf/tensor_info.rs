@@ -24,6 +24,18 @@ pub struct TensorInfo {
     pub bytes: u64,
 }
 
+/// How many tensors of a file have a type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TypeCount {
+    /// The type.
+    #[serde(rename = "type", serialize_with = "type_name")]
+    pub ty: GgmlType,
+    /// Number of tensors.
+    pub tensors: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
 fn type_name<S: Serializer>(ty: &GgmlType, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_str(ty.name())
 }
