@@ -181,14 +181,13 @@ proptest! {
         unit in prop::sample::select(vec![1usize, 2, 3, 32, 256]), axis in 0usize..4,
     ) {
         let dims = Dims::stack(slabs, rows, blocks * ty.block_elems());
+        // Whole units in each part, found by trying.
+        let even = |extent: usize, unit: usize| (0..=extent).step_by(unit).any(|part| part * size == extent);
         let (cut, legal) = match axis {
             0 => (Cut::None, true),
-            1 => (Cut::Slabs, slabs % size == 0),
-            2 => (Cut::Rows { unit }, rows % size == 0 && rows / size % unit == 0),
-            _ => {
-                let (whole, part) = (dims.cols % size == 0, dims.cols / size);
-                (Cut::Cols { unit }, whole && part % unit == 0 && part % ty.block_elems() == 0)
-            }
+            1 => (Cut::Slabs, even(slabs, 1)),
+            2 => (Cut::Rows { unit }, even(rows, unit)),
+            _ => (Cut::Cols { unit }, even(dims.cols, unit) && even(dims.cols, ty.block_elems())),
         };
         if legal || size == 1 {
             shards_are_the_whole(ty, dims, cut, size);
