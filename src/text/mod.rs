@@ -1,1 +1,8 @@
 //! Text in and out: tokenizer, chat template, incremental detokenizer, sampler, stop conditions.
+
+mod byte_level;
+mod tokenizer;
+mod vocabulary;
+
+pub use tokenizer::{Specials, Tokenizer};
+pub use vocabulary::{TokenType, TokenizerData};
