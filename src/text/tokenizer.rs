@@ -11,6 +11,7 @@ use tokenizers::{AddedToken, AddedVocabulary, Model, NormalizerWrapper, OffsetRe
 use super::byte_level;
 use super::vocabulary::{TokenBytes, TokenType, TokenizerData};
 use crate::error::{Error, Result};
+use crate::gguf::Gguf;
 
 /// How text is cut before merging; no merge crosses a cut. Data of GLM's tokenizer, the same for GLM-4 and GLM-5.
 const PRE_TOKENIZER: &str = concat!(
@@ -76,11 +77,19 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Builds the tokenizer from a file's metadata.
+    /// The tokenizer of a model file.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if it is not GLM's kind of tokenizer; [`Error::Text`], naming the key, if the metadata
-    /// is incomplete or contradicts itself.
+    /// As [`TokenizerData::from_metadata`] and [`Tokenizer::new`].
+    pub fn from_gguf(gguf: &Gguf) -> Result<Self> {
+        Self::new(TokenizerData::from_metadata(gguf.metadata())?)
+    }
+
+    /// Builds the tokenizer.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if it is not GLM's kind of tokenizer; [`Error::File`], naming the key, if the metadata
+    /// contradicts itself.
     pub fn new(data: TokenizerData) -> Result<Self> {
         data.check_kind()?;
         let types = data.types()?;

@@ -1,20 +1,32 @@
 //! What a GGUF file says about its tokenizer, and the checks that make it usable.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 
 use super::byte_level;
 use crate::error::{Error, Result};
+use crate::gguf::{Metadata, StrArray};
 
-pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
-pub(super) const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
-pub(super) const MERGES: &str = "tokenizer.ggml.merges";
-pub(super) const EOS: &str = "tokenizer.ggml.eos_token_id";
+const MODEL: &str = "tokenizer.ggml.model";
+const PRE: &str = "tokenizer.ggml.pre";
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
+const MERGES: &str = "tokenizer.ggml.merges";
+const BOS: &str = "tokenizer.ggml.bos_token_id";
+const EOS: &str = "tokenizer.ggml.eos_token_id";
+const EOT: &str = "tokenizer.ggml.eot_token_id";
+const EOM: &str = "tokenizer.ggml.eom_token_id";
+const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
+const PADDING: &str = "tokenizer.ggml.padding_token_id";
+const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 
-/// The tokenizer's metadata of a GGUF file, as it stands there. Keys without a file prefix are `tokenizer.ggml.KEY`.
+/// The tokenizer's metadata of a GGUF file, as it stands there. The keys named here begin with `tokenizer.ggml.`
 #[derive(Debug, Clone, Default)]
 pub struct TokenizerData {
+    /// The file, for error texts.
+    pub file: PathBuf,
     /// `model`: the algorithm; `gpt2` is byte-level BPE.
     pub model: String,
     /// `pre`: the pre-tokenizer, by name.
@@ -22,7 +34,7 @@ pub struct TokenizerData {
     /// `tokens`: normal tokens in the byte-level alphabet (`Ġ` for a space), others as plain text. The index is the id.
     pub tokens: Vec<String>,
     /// `token_type`: a [`TokenType`] per token.
-    pub token_types: Vec<i32>,
+    pub token_types: Vec<i64>,
     /// `merges`: `left right`, best first.
     pub merges: Vec<String>,
     /// `bos_token_id`. GLM's is `[gMASK]`, which is not put before a text unasked.
@@ -37,7 +49,7 @@ pub struct TokenizerData {
     pub unk: Option<u32>,
     /// `padding_token_id`.
     pub pad: Option<u32>,
-    /// `tokenizer.chat_template`: Jinja source.
+    /// The Jinja source under `tokenizer.chat_template`.
     pub chat_template: Option<String>,
 }
 
@@ -63,30 +75,48 @@ impl TokenType {
         matches!(self, TokenType::Control | TokenType::Unknown | TokenType::Unused)
     }
 
-    fn from_number(id: usize, number: i32) -> Result<Self> {
-        Ok(match number {
+    fn from_number(number: i64) -> Option<Self> {
+        Some(match number {
             1 => TokenType::Normal,
             2 => TokenType::Unknown,
             3 => TokenType::Control,
             4 => TokenType::UserDefined,
             5 => TokenType::Unused,
-            6 => {
-                return Err(bad(
-                    TOKEN_TYPE,
-                    format!("token {id} has type 6 (byte); byte-level BPE has none"),
-                ));
-            }
-            _ => return Err(bad(TOKEN_TYPE, format!("expected types 1 to 5, got {number} for token {id}"))),
+            _ => return None,
         })
     }
 }
 
-/// An error about a key of the tokenizer.
-pub(super) fn bad(key: &str, message: impl std::fmt::Display) -> Error {
-    Error::Text { what: "tokenizer", message: format!("{key}: {message}") }
-}
-
 impl TokenizerData {
+    /// Reads the tokenizer's keys.
+    ///
+    /// # Errors
+    /// [`Error::File`], naming the key, if one is missing or has another type.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Self> {
+        let strings = |key| -> Result<Vec<String>> {
+            Ok(metadata.require::<&StrArray>(key)?.iter().map(String::from).collect())
+        };
+        Ok(TokenizerData {
+            file: metadata.file().into(),
+            model: metadata.require::<&str>(MODEL)?.into(),
+            pre: metadata.require::<&str>(PRE)?.into(),
+            tokens: strings(TOKENS)?,
+            token_types: metadata.require(TOKEN_TYPE)?,
+            merges: strings(MERGES)?,
+            bos: metadata.get(BOS)?,
+            eos: Some(metadata.require(EOS)?),
+            eot: metadata.get(EOT)?,
+            eom: metadata.get(EOM)?,
+            unk: metadata.get(UNKNOWN)?,
+            pad: metadata.get(PADDING)?,
+            chat_template: metadata.get::<&str>(CHAT_TEMPLATE)?.map(String::from),
+        })
+    }
+
+    fn bad(&self, key: &str, message: impl Into<String>) -> Error {
+        Error::key(&self.file, key, message)
+    }
+
     /// Refuses what is not the byte-level BPE of GLM.
     pub(super) fn check_kind(&self) -> Result<()> {
         if self.model != "gpt2" {
@@ -106,32 +136,37 @@ impl TokenizerData {
     pub(super) fn types(&self) -> Result<Vec<TokenType>> {
         let (n, n_types) = (self.tokens.len(), self.token_types.len());
         if n == 0 || u32::try_from(n).is_err() {
-            return Err(bad(TOKENS, format!("expected 1 to {} tokens, got {n}", u32::MAX)));
+            return Err(self.bad(TOKENS, format!("expected 1 to {} tokens, got {n}", u32::MAX)));
         }
         if n_types != n {
-            return Err(bad(TOKEN_TYPE, format!("expected {n} entries, one per token, got {n_types}")));
+            return Err(self.bad(TOKEN_TYPE, format!("expected {n} entries, one per token, got {n_types}")));
         }
-        self.token_types.iter().enumerate().map(|(id, &t)| TokenType::from_number(id, t)).collect()
+        let types = self.token_types.iter().enumerate().map(|(id, &number)| {
+            // 6, a single byte, belongs to SentencePiece vocabularies.
+            let message = || format!("expected types 1 to 5, got {number} for token {id}");
+            TokenType::from_number(number).ok_or_else(|| self.bad(TOKEN_TYPE, message()))
+        });
+        types.collect()
     }
 
     /// Checks that ids lie in the vocabulary and that there is a token to end with.
     pub(super) fn check_ids(&self) -> Result<()> {
         let ids = [
-            ("tokenizer.ggml.bos_token_id", self.bos),
+            (BOS, self.bos),
             (EOS, self.eos),
-            ("tokenizer.ggml.eot_token_id", self.eot),
-            ("tokenizer.ggml.eom_token_id", self.eom),
-            ("tokenizer.ggml.unknown_token_id", self.unk),
-            ("tokenizer.ggml.padding_token_id", self.pad),
+            (EOT, self.eot),
+            (EOM, self.eom),
+            (UNKNOWN, self.unk),
+            (PADDING, self.pad),
         ];
         for (key, id) in ids {
             if let Some(id) = id.filter(|&id| id as usize >= self.tokens.len()) {
-                return Err(bad(key, format!("expected an id below {}, got {id}", self.tokens.len())));
+                return Err(self.bad(key, format!("expected an id below {}, got {id}", self.tokens.len())));
             }
         }
         match self.eos {
             Some(_) => Ok(()),
-            None => Err(bad(EOS, "expected an id, key is missing")),
+            None => Err(self.bad(EOS, "missing, expected an id")),
         }
     }
 
@@ -142,16 +177,16 @@ impl TokenizerData {
         let mut vocab = Vocab::with_capacity(self.tokens.len());
         for (id, (token, &ty)) in self.tokens.iter().zip(types).enumerate() {
             if token.is_empty() {
-                return Err(bad(TOKENS, format!("token {id} is empty")));
+                return Err(self.bad(TOKENS, format!("token {id} is empty")));
             }
             if let Some(first) = ids.insert(token, id) {
-                return Err(bad(TOKENS, format!("tokens {first} and {id} are both {token:?}")));
+                return Err(self.bad(TOKENS, format!("tokens {first} and {id} are both {token:?}")));
             }
             if ty == TokenType::Normal {
                 let outside = token.chars().find(|&c| byte_level::byte_of(c).is_none());
                 if let Some(c) = outside {
                     let message = format!("token {id}, {token:?}: {c:?} is not in the byte-level alphabet");
-                    return Err(bad(TOKENS, message));
+                    return Err(self.bad(TOKENS, message));
                 }
                 bytes.push(token.chars().filter_map(byte_level::byte_of));
                 vocab.insert(token.clone(), id as u32);
@@ -163,11 +198,11 @@ impl TokenizerData {
         let lacking =
             (0..=255).find(|&b| !vocab.contains_key(byte_level::char_of(b).encode_utf8(&mut [0; 4])));
         if let Some(byte) = lacking {
-            return Err(bad(TOKENS, format!("byte 0x{byte:02X} has no token of type 1")));
+            return Err(self.bad(TOKENS, format!("byte 0x{byte:02X} has no token of type 1")));
         }
         let merges = self.merges(&vocab)?;
         let bpe = BPE::builder().vocab_and_merges(vocab, merges).ignore_merges(true).build();
-        Ok((bytes, bpe.map_err(|e| bad(MERGES, e))?))
+        Ok((bytes, bpe.map_err(|e| self.bad(MERGES, e.to_string()))?))
     }
 
     fn merges(&self, vocab: &Vocab) -> Result<Merges> {
@@ -179,18 +214,18 @@ impl TokenizerData {
                 .split_once(' ')
                 .filter(|(l, r)| !l.is_empty() && !r.is_empty() && !r.contains(' '))
                 .ok_or_else(|| {
-                    bad(MERGES, format!("entry {rank}: expected \"left right\", got {merge:?}"))
+                    self.bad(MERGES, format!("entry {rank}: expected \"left right\", got {merge:?}"))
                 })?;
             joined.clear();
             joined.extend([left, right]);
             for token in [left, right, &joined] {
                 if !vocab.contains_key(token) {
                     let message = format!("entry {rank}, {merge:?}: {token:?} is not a token of type 1");
-                    return Err(bad(MERGES, message));
+                    return Err(self.bad(MERGES, message));
                 }
             }
             if let Some(first) = result.insert((left, right), rank) {
-                return Err(bad(MERGES, format!("entries {first} and {rank} are both {merge:?}")));
+                return Err(self.bad(MERGES, format!("entries {first} and {rank} are both {merge:?}")));
             }
             merges.push((left.to_owned(), right.to_owned()));
         }

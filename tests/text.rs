@@ -1,0 +1,8 @@
+//! Text in and out, against goldens and by property.
+
+#[path = "text/common.rs"]
+mod common;
+#[path = "text/template.rs"]
+mod template;
+#[path = "text/tokenizer.rs"]
+mod tokenizer;
