@@ -2,6 +2,10 @@
 
 #[path = "text/common.rs"]
 mod common;
+#[path = "text/sampler.rs"]
+mod sampler;
+#[path = "text/stream.rs"]
+mod stream;
 #[path = "text/template.rs"]
 mod template;
 #[path = "text/tokenizer.rs"]
