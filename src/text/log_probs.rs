@@ -1,6 +1,6 @@
 //! Log-probabilities of tokens from the model's own logits.
 
-use super::sampler::{check_logits, descending};
+use super::sampler::{best, descending};
 use crate::error::{Error, Result};
 
 /// How probable a token was, and what was more so. Natural logarithms.
@@ -20,7 +20,7 @@ pub struct LogProbs {
 /// # Errors
 /// [`Error::Argument`] if `token` is outside, or the logits are no distribution (as [`super::Sampler::sample`]).
 pub fn log_probs(logits: &[f32], token: u32, n_top: usize) -> Result<LogProbs> {
-    let max = f64::from(check_logits(logits)?);
+    let max = f64::from(best(logits)?.0);
     let Some(&chosen) = logits.get(token as usize) else {
         return Err(Error::argument("token id", format!("an id below {}", logits.len()), token));
     };

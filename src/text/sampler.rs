@@ -16,20 +16,22 @@ pub(super) fn descending(a: &Candidate, b: &Candidate) -> Ordering {
     b.0.partial_cmp(&a.0).unwrap_or(Ordering::Equal).then(a.1.cmp(&b.1))
 }
 
-/// The highest logit.
-pub(super) fn check_logits(logits: &[f32]) -> Result<f32> {
+/// The best candidate of logits that are a distribution.
+pub(super) fn best(logits: &[f32]) -> Result<Candidate> {
     let refuse = |got: String| Err(Error::argument("logits", "numbers, at least one above -inf", got));
-    let mut max = f32::NEG_INFINITY;
-    for (id, &x) in logits.iter().enumerate() {
-        if x.is_nan() || x == f32::INFINITY {
-            return refuse(format!("{x} for token {id}"));
+    let mut best = (f32::NEG_INFINITY, 0);
+    for (id, &x) in (0..).zip(logits) {
+        if x > best.0 || x.is_nan() {
+            if x.is_nan() || x == f32::INFINITY {
+                return refuse(format!("{x} for token {id}"));
+            }
+            best = (x, id);
         }
-        max = max.max(x);
     }
-    if max == f32::NEG_INFINITY {
+    if best.0 == f32::NEG_INFINITY {
         return refuse(if logits.is_empty() { "none".into() } else { "-inf for all tokens".into() });
     }
-    Ok(max)
+    Ok(best)
 }
 
 /// Chooses tokens. The steps, in the order of llama.cpp: penalties, top-k, top-p, min-p, temperature, draw; top-p and
@@ -112,18 +114,25 @@ impl Sampler {
 
     /// Leaves the candidates and their weights.
     fn prepare(&mut self, logits: &[f32]) -> Result<()> {
-        check_logits(logits)?;
+        let best = best(logits)?;
+        let greedy = self.params.temperature == 0.0;
         self.candidates.clear();
-        self.candidates.extend(logits.iter().copied().zip(0..));
-        self.penalize()?;
-        if self.params.temperature == 0.0 {
-            let best = self.candidates.iter().copied().min_by(descending);
-            self.candidates.clear();
-            self.candidates.extend(best);
+        if greedy && !self.penalizes() {
+            self.candidates.push(best);
         } else {
-            let sorted = self.top_k();
-            let sorted = self.top_p(sorted);
-            self.min_p(sorted);
+            self.candidates.extend(logits.iter().copied().zip(0..));
+            if self.penalizes() {
+                self.penalize()?;
+            }
+            if greedy {
+                let best = self.candidates.iter().copied().min_by(descending);
+                self.candidates.clear();
+                self.candidates.extend(best);
+            } else {
+                let sorted = self.top_k();
+                let sorted = self.top_p(sorted);
+                self.min_p(sorted);
+            }
         }
         let max = self.max();
         // For the greedy choice any number does.
@@ -133,12 +142,14 @@ impl Sampler {
         Ok(())
     }
 
+    fn penalizes(&self) -> bool {
+        let p = &self.params;
+        (p.repeat_penalty, p.frequency_penalty, p.presence_penalty) != (1.0, 0.0, 0.0)
+    }
+
     /// Every recent token loses once for having occurred and once per occurrence.
     fn penalize(&mut self) -> Result<()> {
         let SamplingParams { repeat_penalty, frequency_penalty, presence_penalty, .. } = self.params;
-        if (repeat_penalty, frequency_penalty, presence_penalty) == (1.0, 0.0, 0.0) {
-            return Ok(());
-        }
         self.sorted.clear();
         self.sorted.extend(&self.recent);
         self.sorted.sort_unstable();

@@ -174,6 +174,25 @@ fn greedy_takes_the_best_and_of_equals_the_first() {
 }
 
 #[test]
+fn cuts_among_equals() {
+    let kept = |p: SamplingParams| -> Vec<u32> {
+        let mut sampler = Sampler::new(p).unwrap();
+        let mut kept: Vec<u32> =
+            sampler.distribution(&[0.0, 1.0, 1.0, 1.0, 1.0]).unwrap().iter().map(|c| c.0).collect();
+        kept.sort_unstable();
+        kept
+    };
+    // Of four equals (and a fifth cut off by top-k) half the probability is exactly two: no third is needed.
+    assert_eq!(kept(SamplingParams { top_k: 4, top_p: 0.5, ..params() }), [1, 2]);
+    assert_eq!(kept(SamplingParams { top_k: 4, top_p: 0.51, ..params() }), [1, 2, 3]);
+    assert_eq!(kept(SamplingParams { top_k: 3, ..params() }), [1, 2, 3]);
+    assert_eq!(kept(SamplingParams { min_p: 1.0, ..params() }), [1, 2, 3, 4]);
+    assert_eq!(kept(SamplingParams { top_p: 1e-6, ..params() }), [1]);
+    assert_eq!(kept(SamplingParams { min_p: 0.36, ..params() }), [0, 1, 2, 3, 4]);
+    assert_eq!(kept(SamplingParams { min_p: 0.37, ..params() }), [1, 2, 3, 4]);
+}
+
+#[test]
 fn only_recent_tokens_are_penalized() {
     let mut sampler =
         Sampler::new(SamplingParams { presence_penalty: 5.0, penalty_last_n: 2, ..Default::default() })
