@@ -161,10 +161,11 @@ impl Sampler {
             if *logit == f32::NEG_INFINITY {
                 continue;
             }
-            *logit = if *logit > 0.0 { *logit / repeat_penalty } else { *logit * repeat_penalty };
-            *logit -= run.len() as f32 * frequency_penalty + presence_penalty;
-            // Absurd penalties must not make infinities, which the softmax cannot take.
-            *logit = logit.clamp(f32::MIN, f32::MAX);
+            // In f64 absurd penalties make no infinities, which the softmax could not take.
+            let (x, repeat) = (f64::from(*logit), f64::from(repeat_penalty));
+            let x = if x > 0.0 { x / repeat } else { x * repeat };
+            let x = x - run.len() as f64 * f64::from(frequency_penalty) - f64::from(presence_penalty);
+            *logit = x.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32;
         }
         Ok(())
     }

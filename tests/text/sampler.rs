@@ -15,12 +15,13 @@ fn plain(logits: &[f32], p: &SamplingParams, recent: &[u32]) -> Vec<(u32, f64)> 
     let mut all: Vec<(f32, u32)> = Vec::new();
     for (id, &x) in (0u32..).zip(logits) {
         let count = recent.iter().filter(|&&r| r == id).count();
-        let mut x = x;
+        let mut x = f64::from(x);
         if count > 0 {
-            x = if x > 0.0 { x / p.repeat_penalty } else { x * p.repeat_penalty };
-            x -= count as f32 * p.frequency_penalty + p.presence_penalty;
+            x = if x > 0.0 { x / f64::from(p.repeat_penalty) } else { x * f64::from(p.repeat_penalty) };
+            x -= count as f64 * f64::from(p.frequency_penalty);
+            x -= f64::from(p.presence_penalty);
         }
-        all.push((x, id));
+        all.push((x as f32, id));
     }
     all.sort_by(|a, b| b.0.partial_cmp(&a.0).unwrap().then(a.1.cmp(&b.1)));
     if p.temperature == 0.0 {
@@ -206,7 +207,7 @@ fn only_recent_tokens_are_penalized() {
     }
     assert_eq!(chosen, [0, 1, 2, 0, 1, 2]);
     // An absurd penalty still leaves a choice, and forbidden tokens stay forbidden.
-    let absurd = SamplingParams { frequency_penalty: f32::MAX, temperature: 1.0, ..Default::default() };
+    let absurd = SamplingParams { repeat_penalty: 1e-40, frequency_penalty: f32::MAX, ..params() };
     let mut sampler = Sampler::new(absurd).unwrap();
     [0, 0, 1, 1, 2].into_iter().for_each(|id| sampler.accept(id));
     assert!(sampler.sample(&[1.0, 1.0, f32::NEG_INFINITY]).unwrap() < 2);
