@@ -1,0 +1,46 @@
+//! What several test crates share: random blocks, and one property suite per operation, written once. A suite says what
+//! must hold on any device; a test file instantiates it for its devices with the suite's `*_properties!` macro.
+
+#![allow(dead_code, unused_macros, unused_imports)] // Each test crate uses a part.
+
+pub mod blocks;
+pub mod close;
+pub mod inputs;
+
+/// Makes tests of a suite's functions: `properties! { module, devices, cases; property(strategy), ...; fixed, ... }`, where
+/// `devices` is a function that gives the devices, `property` takes them and a case, `fixed` takes them alone.
+macro_rules! properties {
+    ($suite:ident, $devices:path, $cases:expr; $($property:ident($strategy:ident)),*; $($fixed:ident),*) => {
+        mod $suite {
+            use crate::suites::$suite as suite;
+            proptest::proptest! {
+                #![proptest_config(proptest::prelude::ProptestConfig::with_cases($cases))]
+                $(
+                    #[test]
+                    fn $property(case in suite::$strategy()) {
+                        suite::$property(&$devices(), case)?
+                    }
+                )*
+            }
+            $(
+                #[test]
+                fn $fixed() {
+                    suite::$fixed(&$devices())
+                }
+            )*
+        }
+    };
+}
+pub(crate) use properties;
+
+pub mod dsa_indexer;
+pub mod dsa_topk;
+pub mod embedding;
+pub mod ffn;
+pub mod linear;
+pub mod logits;
+pub mod mla_attention;
+pub mod moe;
+pub mod norm;
+pub mod rope;
+pub mod router;
