@@ -90,7 +90,11 @@ impl<T: Element> Tensor<T> {
     /// [`Error::Shape`] unless there are exactly `rows * cols` of them.
     pub fn from_vec(device: &Device, rows: usize, cols: usize, values: Vec<T>) -> Result<Self> {
         if Some(values.len()) != rows.checked_mul(cols) {
-            return Err(Error::shape("tensor", format!("[{rows}, {cols}]"), format!("{} values", values.len())));
+            return Err(Error::shape(
+                "tensor",
+                format!("[{rows}, {cols}]"),
+                format!("{} values", values.len()),
+            ));
         }
         let storage = match device {
             Device::Cpu(_) => Storage::Cpu(values),

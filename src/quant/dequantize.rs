@@ -34,6 +34,14 @@ pub const fn is_supported(ty: GgmlType) -> bool {
     with_block!(ty, B => size_of::<B>() == ty.block_bytes(), else false)
 }
 
+/// Refuses types known only by size.
+///
+/// # Errors
+/// [`Error::Unsupported`] naming the type.
+pub fn check_supported(ty: GgmlType) -> Result<()> {
+    if is_supported(ty) { Ok(()) } else { Err(unsupported(ty)) }
+}
+
 pub(super) fn unsupported(ty: GgmlType) -> Error {
     Error::unsupported(format!("type {ty}"), "its layout is known by size only")
 }

@@ -4,7 +4,7 @@
 //! [`dequantize_blocks`]; [`dequantize`](dequantize()) and [`Weight::dequantize`] decide at run time, once per call.
 
 pub mod block;
-mod dequantize;
+pub(crate) mod dequantize;
 pub mod ggml_type;
 mod grids;
 mod i_blocks;
@@ -16,7 +16,7 @@ pub mod weight;
 pub use block::{Block, as_blocks, dequantize_blocks};
 #[allow(unused_imports)] // For kernels that dispatch once per matrix.
 pub(crate) use dequantize::with_block;
-pub use dequantize::{dequantize, is_supported};
+pub use dequantize::{check_supported, dequantize, is_supported};
 pub use ggml_type::GgmlType;
 pub use weight::{SharedBytes, Weight};
 

@@ -86,6 +86,6 @@ pub fn swiglu(gate: &Tensor, up: &Tensor, y: &mut Tensor) -> Result<()> {
     expect("swiglu", "up", up, gate.rows(), gate.cols())?;
     expect("swiglu", "y", y, gate.rows(), gate.cols())?;
     match gate.device() {
-        Device::Cpu(cpu) => cpu::moe::swiglu(cpu, gate.cpu()?, up.cpu()?, y.cpu_mut()?),
+        Device::Cpu(cpu) => cpu::moe::swiglu(cpu, gate.cpu()?, up.cpu()?, gate.cols(), y.cpu_mut()?),
     }
 }

@@ -26,7 +26,11 @@ pub fn linear_many(ws: &[&Matrix], x: &Tensor, ys: &mut [&mut Tensor], precision
     }
     for (w, y) in ws.iter().zip(ys.iter()) {
         if w.slabs() != 1 || w.cols() != x.cols() {
-            return Err(Error::shape(OP, format!("a matrix [1, n, {}]", x.cols()), format!("{:?}", w.shape())));
+            return Err(Error::shape(
+                OP,
+                format!("a matrix [1, n, {}]", x.cols()),
+                format!("{:?}", w.shape()),
+            ));
         }
         expect(OP, "y", y, x.rows(), w.rows())?;
     }

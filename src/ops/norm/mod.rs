@@ -27,7 +27,11 @@ pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f32, y: &mut Tensor) -> Result<()> 
 /// [`Error::Shape`] if they do not fit.
 pub fn rms_norm_cols(x: &mut Tensor, cols: Range<usize>, w: &Tensor, eps: f32) -> Result<()> {
     if cols.is_empty() || cols.end > x.cols() {
-        return Err(Error::shape("rms_norm_cols", format!("columns within {}", x.cols()), format!("{cols:?}")));
+        return Err(Error::shape(
+            "rms_norm_cols",
+            format!("columns within {}", x.cols()),
+            format!("{cols:?}"),
+        ));
     }
     expect("rms_norm_cols", "w", w, 1, cols.len())?;
     match x.device().clone() {

@@ -51,7 +51,11 @@ pub fn rope(x: &mut Tensor, heads: Heads, angles: &Tensor) -> Result<()> {
 pub fn rope_into(x: &Tensor, x_heads: Heads, angles: &Tensor, y: &mut Tensor, y_heads: Heads) -> Result<()> {
     expect("rope_into", "angles", angles, x.rows(), x_heads.len)?;
     if !x_heads.fits(x.cols()) {
-        return Err(Error::shape("rope_into", format!("x heads within {}", x.cols()), format!("{x_heads:?}")));
+        return Err(Error::shape(
+            "rope_into",
+            format!("x heads within {}", x.cols()),
+            format!("{x_heads:?}"),
+        ));
     }
     let same = y_heads.n == x_heads.n && y_heads.len == x_heads.len && y.rows() == x.rows();
     if !same || !y_heads.fits(y.cols()) {

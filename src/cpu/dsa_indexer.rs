@@ -1,0 +1,120 @@
+//! Lightning indexer: scores of keys in tiles, and the selection row by row.
+
+use super::dsa_topk::select;
+use super::rect::Rect;
+use super::{Cpu, simd};
+use crate::error::Result;
+use crate::ops::dsa_topk::Selection;
+use crate::tensor::{PagedRows, RaggedRows, Tensor};
+
+/// Keys per task, and rows per block of [`indexer_select`]: 64 rows over 128k keys are 32 MiB of scores.
+const TILE_KEYS: usize = 256;
+const BLOCK_ROWS: usize = 64;
+
+pub(crate) fn indexer_scores(
+    cpu: &Cpu,
+    q: &Tensor,
+    w: &Tensor,
+    keys: &PagedRows,
+    rows: &RaggedRows,
+    scale: f32,
+    scores: &mut Tensor,
+) -> Result<()> {
+    let n = scores.cols();
+    let input = Scorer { cpu, q: q.cpu()?, w: w.cpu()?, keys, rows, scale, n_heads: w.cols() };
+    input.run(0, Rect::new(scores.cpu_mut()?, n));
+    Ok(())
+}
+
+pub(crate) fn indexer_select(
+    cpu: &Cpu,
+    q: &Tensor,
+    w: &Tensor,
+    keys: &PagedRows,
+    rows: &RaggedRows,
+    scale: f32,
+    out: &mut Selection,
+) -> Result<()> {
+    let k = out.k();
+    let input = Scorer { cpu, q: q.cpu()?, w: w.cpu()?, keys, rows, scale, n_heads: w.cols() };
+    let n = rows.max_visible();
+    let mut scores = cpu.scratch_f32(if n > k { n * rows.len().min(BLOCK_ROWS) } else { 0 });
+    let (indices, lens) = (out.indices.cpu_mut()?, out.lens.cpu_mut()?);
+    for first in (0..rows.len()).step_by(BLOCK_ROWS) {
+        let block = first..rows.len().min(first + BLOCK_ROWS);
+        if block.clone().any(|t| rows.visible(t) > k) {
+            input.run(first, Rect::new(&mut scores[..block.len() * n], n));
+        }
+        // Rows within the block in parallel: each owns its indices.
+        let scores = &scores[..];
+        let body = |t: usize, indices: &mut [u32]| {
+            let visible = rows.visible(first + t);
+            if visible <= k {
+                all(visible, indices)
+            } else {
+                select(cpu, &scores[t * n..][..visible], indices)
+            }
+        };
+        use rayon::prelude::*;
+        let indices = &mut indices[block.start * k..block.end * k];
+        let lens = &mut lens[block.clone()];
+        if block.len() == 1 {
+            lens[0] = body(0, indices) as u32;
+        } else {
+            cpu.install(|| {
+                let pairs = indices.par_chunks_exact_mut(k).zip(lens.par_iter_mut()).enumerate();
+                pairs.for_each(|(t, (indices, len))| *len = body(t, indices) as u32);
+            });
+        }
+    }
+    Ok(())
+}
+
+fn all(visible: usize, indices: &mut [u32]) -> usize {
+    indices.iter_mut().zip(0..visible as u32).for_each(|(o, i)| *o = i);
+    visible
+}
+
+struct Scorer<'a> {
+    cpu: &'a Cpu,
+    q: &'a [f32],
+    w: &'a [f32],
+    keys: &'a PagedRows,
+    rows: &'a RaggedRows,
+    scale: f32,
+    n_heads: usize,
+}
+
+impl Scorer<'_> {
+    /// Scores of rows `first..` into `out`, one row each.
+    fn run(&self, first: usize, out: Rect<'_>) {
+        let cpu = self.cpu;
+        cpu.install(|| {
+            out.for_tiles(1, TILE_KEYS, &|t, s, mut out| {
+                let mut buf = cpu.scratch_f32(self.keys.width());
+                cpu.simd(
+                    #[inline(always)]
+                    || self.tile(first + t, s, &mut buf, out.row(0)),
+                );
+            })
+        });
+    }
+
+    #[inline(always)]
+    fn tile(&self, t: usize, first: usize, buf: &mut [f32], out: &mut [f32]) {
+        let (d, heads) = (self.keys.width(), self.n_heads);
+        let (q, w) = (&self.q[t * heads * d..][..heads * d], &self.w[t * heads..][..heads]);
+        let seen = self.rows.visible(t).saturating_sub(first).min(out.len());
+        for (i, out) in out[..seen].iter_mut().enumerate() {
+            let key = self.keys.row_in(self.rows.slot_of(t, first + i), buf);
+            let mut score = 0.0f32;
+            for (q, w) in q.chunks_exact(d).zip(w) {
+                // Not f32::max: that would turn a NaN into 0 and hide it.
+                let dot = simd::dot(q, key);
+                score = (if dot < 0.0 { 0.0 } else { dot }).mul_add(*w, score);
+            }
+            *out = score * self.scale;
+        }
+        out[seen..].fill(f32::NEG_INFINITY);
+    }
+}

@@ -1,0 +1,130 @@
+//! Absorbed latent attention: tasks are (token, some heads); a task reads its keys twice, for scores and for the sum.
+
+use super::rect::Rect;
+use super::{Cpu, simd};
+use crate::error::Result;
+use crate::ops::dsa_topk::Selection;
+use crate::ops::mla_attention::MlaConfig;
+use crate::tensor::{PagedRows, RaggedRows, Tensor};
+
+pub(crate) fn mla_attention(
+    cpu: &Cpu,
+    q: &Tensor,
+    cache: &PagedRows,
+    rows: &RaggedRows,
+    selected: Option<&Selection>,
+    config: &MlaConfig,
+    out: &mut Tensor,
+) -> Result<()> {
+    let (rank, width) = (config.kv_lora_rank, cache.width());
+    let selected = match selected {
+        Some(s) => Some((s.indices.cpu()?, s.lens.cpu()?, s.k())),
+        None => None,
+    };
+    let q = q.cpu()?;
+    let cols = out.cols();
+    // Heads of one token share its keys, so a task takes as many as balance leaves: all, once there are tokens enough.
+    let heads_per_task =
+        if rows.len() >= 4 * cpu.threads() { config.n_heads } else { config.n_heads.div_ceil(cpu.threads()) };
+    let out = Rect::new(out.cpu_mut()?, cols);
+    cpu.install(|| {
+        out.for_tiles(1, heads_per_task * rank, &|t, col, mut out| {
+            let visible = rows.visible(t);
+            let keys = match selected {
+                None => Keys::All(visible),
+                Some((indices, lens, k)) => {
+                    Keys::Some(below(&indices[t * k..][..(lens[t] as usize).min(k)], visible))
+                }
+            };
+            let first_head = col / rank;
+            let q = &q[(t * config.n_heads + first_head) * width..][..out.cols() / rank * width];
+            let mut scores = cpu.scratch_f32(keys.len() * (out.cols() / rank));
+            let mut buf = cpu.scratch_f32(width);
+            let task = Task { cache, rows, t, keys, q, sm_scale: config.sm_scale, rank };
+            cpu.simd(
+                #[inline(always)]
+                || task.run(&mut scores, &mut buf, out.row(0)),
+            );
+        })
+    });
+    Ok(())
+}
+
+/// The indices below `visible`: causality holds whatever the selection says.
+fn below(indices: &[u32], visible: usize) -> &[u32] {
+    &indices[..indices.partition_point(|i| (*i as usize) < visible)]
+}
+
+enum Keys<'a> {
+    All(usize),
+    Some(&'a [u32]),
+}
+
+impl Keys<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Keys::All(n) => *n,
+            Keys::Some(s) => s.len(),
+        }
+    }
+
+    #[inline(always)]
+    fn position(&self, i: usize) -> usize {
+        match self {
+            Keys::All(_) => i,
+            Keys::Some(s) => s[i] as usize,
+        }
+    }
+}
+
+struct Task<'a> {
+    cache: &'a PagedRows,
+    rows: &'a RaggedRows,
+    t: usize,
+    keys: Keys<'a>,
+    q: &'a [f32],
+    sm_scale: f32,
+    rank: usize,
+}
+
+impl Task<'_> {
+    #[inline(always)]
+    fn run(&self, scores: &mut [f32], buf: &mut [f32], out: &mut [f32]) {
+        out.fill(0.0);
+        let n = self.keys.len();
+        if n == 0 {
+            return;
+        }
+        let width = self.cache.width();
+        for i in 0..n {
+            let key = self.key(i, buf);
+            for (h, q) in self.q.chunks_exact(width).enumerate() {
+                scores[h * n + i] = simd::dot(q, key) * self.sm_scale;
+            }
+        }
+        scores.chunks_exact_mut(n).for_each(softmax);
+        for i in 0..n {
+            let key = self.key(i, buf);
+            for (h, out) in out.chunks_exact_mut(self.rank).enumerate() {
+                simd::axpy(scores[h * n + i], &key[..self.rank], out);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn key<'b>(&'b self, i: usize, buf: &'b mut [f32]) -> &'b [f32] {
+        self.cache.row_in(self.rows.slot_of(self.t, self.keys.position(i)), buf)
+    }
+}
+
+#[inline(always)]
+fn softmax(scores: &mut [f32]) {
+    let max = scores.iter().fold(f32::NEG_INFINITY, |m, s| m.max(*s));
+    let mut sum = 0.0f64;
+    for s in scores.iter_mut() {
+        *s = simd::exp(*s - max);
+        sum += *s as f64;
+    }
+    let inverse = (1.0 / sum) as f32;
+    scores.iter_mut().for_each(|s| *s *= inverse);
+}
