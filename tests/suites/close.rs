@@ -27,7 +27,12 @@ pub fn ulp(x: f64) -> f64 {
 
 /// `got[i]` must be `want[i]` within 4 units in the last place plus `slack(i)`. Where the reference is not finite in
 /// f32, the result must be the same infinity, or NaN.
-pub fn close(what: &str, got: &[f32], want: &[f64], slack: impl Fn(usize) -> f64) -> Result<(), TestCaseError> {
+pub fn close(
+    what: &str,
+    got: &[f32],
+    want: &[f64],
+    slack: impl Fn(usize) -> f64,
+) -> Result<(), TestCaseError> {
     prop_assert_eq!(got.len(), want.len(), "{}: number of values", what);
     for (i, (got, want)) in got.iter().zip(want).enumerate() {
         written(what, i, *got)?;

@@ -13,8 +13,8 @@ use super::inputs::{host, matrix, on_each, poisoned, refused, type_and_width, un
 macro_rules! embedding_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { embedding, $devices, $cases;
-            rows_are_those_of_the_table(case);
-            refuses_what_does_not_fit }
+        rows_are_those_of_the_table(case);
+        refuses_what_does_not_fit }
     };
 }
 pub(crate) use embedding_properties;
@@ -32,8 +32,7 @@ pub fn case() -> impl Strategy<Value = Case> {
     (type_and_width(1536), 1usize..90, any::<u64>()).prop_flat_map(|((ty, hidden), vocab, seed)| {
         // First, last and repeated tokens among others; no tokens at all.
         let token = prop_oneof![Just(0), Just(vocab as u32 - 1), 0..vocab as u32];
-        prop::collection::vec(token, 0..75)
-            .prop_map(move |tokens| Case { ty, vocab, hidden, tokens, seed })
+        prop::collection::vec(token, 0..75).prop_map(move |tokens| Case { ty, vocab, hidden, tokens, seed })
     })
 }
 

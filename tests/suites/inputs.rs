@@ -43,13 +43,19 @@ pub fn type_for(k: usize, rng: &mut Rng) -> GgmlType {
     fitting[rng.below(fitting.len())]
 }
 
-/// `m` rows of `k` activations, each row of its own kind: ordinary, tiny with one outlier of 1e4, zero, constant, or
-/// spread over many magnitudes.
+/// Whether [`Precision::Fast`](glm5::tensor::Precision) rounds the activations that meet weights of this type.
+pub fn is_quantized(ty: GgmlType) -> bool {
+    !matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16)
+}
+
+/// `m` rows of `k` activations, each row of its own kind: ordinary, tiny with one outlier of 1e4, zero, constant,
+/// spread over many magnitudes, or halfway between the steps of an int8 rounding.
 pub fn activations(m: usize, k: usize, rng: &mut Rng) -> Vec<f32> {
     let mut x = Vec::new();
     for _ in 0..m {
         let kind = rng.below(8);
         let outlier = rng.below(k);
+        let step = 0.01 + rng.unit() as f32;
         for i in 0..k {
             let z = rng.normal();
             x.push(match kind {
@@ -57,6 +63,8 @@ pub fn activations(m: usize, k: usize, rng: &mut Rng) -> Vec<f32> {
                 0 => 1e-3 * z,
                 1 => 0.0,
                 2 => -0.75,
+                4 if i % 32 == 0 => 127.0 * step,
+                4 => (rng.below(127) as f32 - 62.5) * step,
                 3 => z * (3.0 * rng.normal()).exp(),
                 _ => z,
             });
@@ -174,7 +182,10 @@ pub fn on_each<T: Bits>(devices: &[Device], run: impl Fn(&Device) -> Result<T>) 
             let value = |b: &[u32]| b.get(i).map(|b| f32::from_bits(*b));
             let (a, b) = (value(&bits), value(&again));
             let names = (devices[0].name(), d.name());
-            return Err(TestCaseError::fail(format!("value {i}: {a:?} on {}, {b:?} on {}", names.0, names.1)));
+            return Err(TestCaseError::fail(format!(
+                "value {i}: {a:?} on {}, {b:?} on {}",
+                names.0, names.1
+            )));
         }
     }
     Ok(first)
@@ -183,6 +194,9 @@ pub fn on_each<T: Bits>(devices: &[Device], run: impl Fn(&Device) -> Result<T>) 
 /// Calls that must be refused with [`glm5::Error::Shape`], by name.
 pub fn refused(calls: Vec<(&str, Result<()>)>) {
     for (what, result) in calls {
-        assert!(matches!(result, Err(glm5::Error::Shape { .. })), "{what}: expected a shape error, got {result:?}");
+        assert!(
+            matches!(result, Err(glm5::Error::Shape { .. })),
+            "{what}: expected a shape error, got {result:?}"
+        );
     }
 }

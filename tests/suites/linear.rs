@@ -13,10 +13,10 @@ use super::inputs::*;
 macro_rules! linear_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { linear, $devices, $cases;
-            exact_is_the_reference(case), fast_is_the_reference_on_rounded_activations(case),
-            many_are_the_same_as_each_alone(many_case), rows_do_not_depend_on_each_other(case),
-            head_linear_is_the_reference_and_leaves_other_columns(head_case);
-            every_type_and_width_is_computed, tells_rows_from_columns, refuses_what_does_not_fit }
+        exact_is_the_reference(case), fast_is_the_reference_on_rounded_activations(case),
+        many_are_the_same_as_each_alone(many_case), rows_do_not_depend_on_each_other(case),
+        head_linear_is_the_reference_and_leaves_other_columns(head_case);
+        every_type_and_width_is_computed, tells_rows_from_columns, refuses_what_does_not_fit }
     };
 }
 pub(crate) use linear_properties;
@@ -72,10 +72,10 @@ pub fn fast_is_the_reference_on_rounded_activations(devices: &[Device], c: Case)
     let got = on_each(devices, |d| run(d, &w, &x, Precision::Fast))?;
     let w = values(&w);
     let block = reference::int8_block(c.m);
-    let rounded = reference::round_int8(&x, c.k, block).unwrap();
+    let rounded = if is_quantized(c.ty) { reference::round_int8(&x, c.k, block).unwrap() } else { x.clone() };
     let want = reference::linear(&w, &rounded, c.n, c.k).unwrap();
-    let magnitudes = magnitudes(&w, &rounded, c.k);
-    close("y", &got, &want, |i| sum_slack(c.k, magnitudes[i]))?;
+    let sums = magnitudes(&w, &rounded, c.k);
+    close("y", &got, &want, |i| sum_slack(c.k, sums[i]))?;
 
     let ideal = reference::linear(&w, &x, c.n, c.k).unwrap();
     let mut steps = Vec::new();
@@ -84,9 +84,8 @@ pub fn fast_is_the_reference_on_rounded_activations(devices: &[Device], c: Case)
         steps.extend(b.iter().map(|_| f64::from(amax) / 127.0));
     }
     let off = magnitudes(&w, &steps, c.k);
-    close("y against the ideal", &got, &ideal, |i| 0.501 * off[i] + sum_slack(c.k, magnitudes[i]))
+    close("y against the ideal", &got, &ideal, |i| 0.501 * off[i] + sum_slack(c.k, sums[i]))
 }
-
 
 #[derive(Debug, Clone)]
 pub struct ManyCase {
@@ -100,7 +99,12 @@ pub fn many_case() -> impl Strategy<Value = ManyCase> {
     let weights = prop::collection::vec((outputs(), any::<u64>()), 1..5);
     let precision = prop::sample::select(vec![Precision::Exact, Precision::Fast]);
     let k = prop::sample::select(vec![256usize, 512]);
-    (any_m(), k, weights, precision).prop_map(|(m, k, weights, precision)| ManyCase { m, k, weights, precision })
+    (any_m(), k, weights, precision).prop_map(|(m, k, weights, precision)| ManyCase {
+        m,
+        k,
+        weights,
+        precision,
+    })
 }
 
 pub fn many_are_the_same_as_each_alone(devices: &[Device], c: ManyCase) -> TestCaseResult {
@@ -168,7 +172,10 @@ pub fn head_case() -> impl Strategy<Value = HeadCase> {
     )
 }
 
-pub fn head_linear_is_the_reference_and_leaves_other_columns(devices: &[Device], c: HeadCase) -> TestCaseResult {
+pub fn head_linear_is_the_reference_and_leaves_other_columns(
+    devices: &[Device],
+    c: HeadCase,
+) -> TestCaseResult {
     let rng = &mut Rng(!c.seed);
     let w = random_weight(c.ty, c.heads, c.n, c.k, c.seed);
     let (x_heads, x_cols) = spread_heads(c.heads, c.k, rng);
@@ -192,8 +199,8 @@ pub fn head_linear_is_the_reference_and_leaves_other_columns(devices: &[Device],
     prop_assert!(others.iter().all(|v| v.to_bits() == POISON.to_bits()), "wrote outside the heads");
 
     let rounded = match c.precision {
-        Precision::Exact => parts,
-        Precision::Fast => reference::round_bf16(&parts),
+        Precision::Fast if is_quantized(c.ty) => reference::round_bf16(&parts),
+        _ => parts,
     };
     let w = values(&w);
     let want = reference::head_linear(&w, &rounded, c.heads, c.n, c.k).unwrap();
@@ -257,7 +264,10 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
         ("x head width", head_linear(&stack, &wide, Heads { len: 31, ..x_heads }, &mut z, y_heads, exact)),
         ("x heads beyond", head_linear(&stack, &x, x_heads, &mut z, y_heads, exact)),
         ("y head width", head_linear(&stack, &wide, x_heads, &mut z, Heads { len: 5, ..y_heads }, exact)),
-        ("y heads beyond", head_linear(&stack, &wide, x_heads, &mut z, Heads { stride: 7, ..y_heads }, exact)),
+        (
+            "y heads beyond",
+            head_linear(&stack, &wide, x_heads, &mut z, Heads { stride: 7, ..y_heads }, exact),
+        ),
         ("y overlap", head_linear(&stack, &wide, x_heads, &mut z, Heads { stride: 5, ..y_heads }, exact)),
         ("y head rows", head_linear(&stack, &wide, x_heads, &mut y2, y_heads, exact)),
     ]);

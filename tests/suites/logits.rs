@@ -8,14 +8,16 @@ use proptest::test_runner::TestCaseResult;
 
 use super::blocks::{Rng, random_weight};
 use super::close::{close, magnitudes, sum_slack};
-use super::inputs::{activations, any_m, host, matrix, on_each, poisoned, refused, tensor, type_and_width, untouched};
 use super::inputs::values;
+use super::inputs::{
+    activations, any_m, host, matrix, on_each, poisoned, refused, tensor, type_and_width, untouched,
+};
 
 macro_rules! logits_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { logits, $devices, $cases;
-            chosen_rows_are_the_reference(case);
-            refuses_what_does_not_fit }
+        chosen_rows_are_the_reference(case);
+        refuses_what_does_not_fit }
     };
 }
 pub(crate) use logits_properties;
@@ -31,11 +33,13 @@ pub struct Case {
 }
 
 pub fn case() -> impl Strategy<Value = Case> {
-    (type_and_width(512), 1usize..130, any_m(), any::<u64>()).prop_flat_map(|((ty, hidden), vocab, m, seed)| {
-        // Often the last row alone; else some in any order, repeated ones and none included.
-        let rows = prop_oneof![Just(vec![m as u32 - 1]), prop::collection::vec(0..m as u32, 0..6)];
-        rows.prop_map(move |rows| Case { ty, vocab, hidden, m, rows, seed })
-    })
+    (type_and_width(512), 1usize..130, any_m(), any::<u64>()).prop_flat_map(
+        |((ty, hidden), vocab, m, seed)| {
+            // Often the last row alone; else some in any order, repeated ones and none included.
+            let rows = prop_oneof![Just(vec![m as u32 - 1]), prop::collection::vec(0..m as u32, 0..6)];
+            rows.prop_map(move |rows| Case { ty, vocab, hidden, m, rows, seed })
+        },
+    )
 }
 
 pub fn chosen_rows_are_the_reference(devices: &[Device], c: Case) -> TestCaseResult {

@@ -3,9 +3,18 @@
 
 #![allow(dead_code, unused_macros, unused_imports)] // Each test crate uses a part.
 
+use proptest::prelude::ProptestConfig;
+use proptest::test_runner::FileFailurePersistence;
+
 pub mod blocks;
 pub mod close;
 pub mod inputs;
+
+/// Seeds of failures go to a file beside the test file, to be committed.
+pub fn config(cases: u32) -> ProptestConfig {
+    let persistence = FileFailurePersistence::WithSource("regressions");
+    ProptestConfig { cases, failure_persistence: Some(Box::new(persistence)), ..ProptestConfig::default() }
+}
 
 /// Makes tests of a suite's functions: `properties! { module, devices, cases; property(strategy), ...; fixed, ... }`, where
 /// `devices` is a function that gives the devices, `property` takes them and a case, `fixed` takes them alone.
@@ -14,7 +23,7 @@ macro_rules! properties {
         mod $suite {
             use crate::suites::$suite as suite;
             proptest::proptest! {
-                #![proptest_config(proptest::prelude::ProptestConfig::with_cases($cases))]
+                #![proptest_config($crate::suites::config($cases))]
                 $(
                     #[test]
                     fn $property(case in suite::$strategy()) {
@@ -44,3 +53,4 @@ pub mod moe;
 pub mod norm;
 pub mod rope;
 pub mod router;
+pub mod sequences;

@@ -12,9 +12,9 @@ use super::inputs::{activations, any_m, gather, host, on_each, outside, poisoned
 macro_rules! norm_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { norm, $devices, $cases;
-            rms_norm_is_the_reference(case), add_rms_norm_is_the_reference(case),
-            rms_norm_cols_leaves_other_columns(case), layer_norm_is_the_reference(case), scale_cancels(case);
-            layer_norm_has_biased_variance_and_a_bias, refuses_what_does_not_fit }
+        rms_norm_is_the_reference(case), add_rms_norm_is_the_reference(case),
+        rms_norm_cols_leaves_other_columns(case), layer_norm_is_the_reference(case), scale_cancels(case);
+        layer_norm_has_biased_variance_and_a_bias, refuses_what_does_not_fit }
     };
 }
 pub(crate) use norm_properties;
@@ -131,7 +131,8 @@ pub fn scale_cancels(devices: &[Device], c: Case) -> TestCaseResult {
 pub fn layer_norm_has_biased_variance_and_a_bias(devices: &[Device]) {
     for d in devices {
         let mut x = tensor(d, 4, &[2.0, 4.0, 6.0, 8.0]);
-        layer_norm(&mut x, &tensor(d, 4, &[1.0, 1.0, 1.0, 2.0]), &tensor(d, 4, &[0.0, 0.5, 0.0, -1.0]), 0.0).unwrap();
+        layer_norm(&mut x, &tensor(d, 4, &[1.0, 1.0, 1.0, 2.0]), &tensor(d, 4, &[0.0, 0.5, 0.0, -1.0]), 0.0)
+            .unwrap();
         let root = 5f64.sqrt();
         let want = [-3.0 / root, -1.0 / root + 0.5, 1.0 / root, 6.0 / root - 1.0];
         close("x", &host(&x), &want, |_| EPS).unwrap();

@@ -7,14 +7,16 @@ use proptest::test_runner::TestCaseResult;
 
 use super::blocks::Rng;
 use super::close::{EPS, close, equal};
-use super::inputs::{any_m, gather, host, on_each, outside, poisoned, refused, spread_heads, tensor, untouched};
+use super::inputs::{
+    any_m, gather, host, on_each, outside, poisoned, refused, spread_heads, tensor, untouched,
+};
 
 macro_rules! rope_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { rope, $devices, $cases;
-            angles_are_good_to_a_millionth(case), rotates_head_parts_only(case), into_equals_in_place(case),
-            scores_do_not_change_when_all_positions_shift(case);
-            rotates_adjacent_pairs, has_the_published_frequencies, refuses_what_does_not_fit }
+        angles_are_good_to_a_millionth(case), rotates_head_parts_only(case), into_equals_in_place(case),
+        scores_do_not_change_when_all_positions_shift(case);
+        rotates_adjacent_pairs, has_the_published_frequencies, refuses_what_does_not_fit }
     };
 }
 pub(crate) use rope_properties;
@@ -29,16 +31,12 @@ pub struct Case {
 }
 
 pub fn case() -> impl Strategy<Value = Case> {
-    let position = prop_oneof![prop::sample::select(vec![0u32, 1, 63, 64, 999_999, 1_000_000]), 0u32..1_048_576];
+    let position =
+        prop_oneof![prop::sample::select(vec![0u32, 1, 63, 64, 999_999, 1_000_000]), 0u32..1_048_576];
     let positions = any_m().prop_flat_map(move |m| prop::collection::vec(position.clone(), m));
     let base = prop::sample::select(vec![1e4f32, 1e6, 8e6]);
-    (positions, 1usize..=32, 1usize..6, base, any::<u64>()).prop_map(|(positions, half, heads, base, seed)| Case {
-        positions,
-        dim: 2 * half,
-        heads,
-        base,
-        seed,
-    })
+    (positions, 1usize..=32, 1usize..6, base, any::<u64>())
+        .prop_map(|(positions, half, heads, base, seed)| Case { positions, dim: 2 * half, heads, base, seed })
 }
 
 fn angles(d: &Device, base: f32, positions: &[u32], dim: usize) -> glm5::Result<Tensor> {
@@ -114,7 +112,15 @@ pub fn scores_do_not_change_when_all_positions_shift(devices: &[Device], c: Case
     let length = |v: &[f32]| v.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
     let (here, there) = (dot(0, 1), dot(2, 3));
     let bound = 1e-5 * length(&q) * length(&k);
-    prop_assert!((here - there).abs() <= bound, "{} at {} and {}, {} when shifted by {}", here, p, s, there, shift);
+    prop_assert!(
+        (here - there).abs() <= bound,
+        "{} at {} and {}, {} when shifted by {}",
+        here,
+        p,
+        s,
+        there,
+        shift
+    );
     Ok(())
 }
 
