@@ -1,5 +1,7 @@
 //! Lightning indexer: scores of keys in tiles, and the selection row by row.
 
+use pulp::{Simd, WithSimd};
+
 use super::dsa_topk::select;
 use super::rect::Rect;
 use super::{Cpu, simd};
@@ -92,28 +94,39 @@ impl Scorer<'_> {
         cpu.install(|| {
             out.for_tiles(1, TILE_KEYS, &|t, s, mut out| {
                 let mut buf = cpu.scratch_f32(self.keys.width());
-                cpu.simd(
-                    #[inline(always)]
-                    || self.tile(first + t, s, &mut buf, out.row(0)),
-                );
+                cpu.dispatch(Tile { input: self, t: first + t, first: s, buf: &mut buf, out: out.row(0) });
             })
         });
     }
+}
+
+/// Scores of row `t` for keys `first..`.
+struct Tile<'a> {
+    input: &'a Scorer<'a>,
+    t: usize,
+    first: usize,
+    buf: &'a mut [f32],
+    out: &'a mut [f32],
+}
+
+impl WithSimd for Tile<'_> {
+    type Output = ();
 
     #[inline(always)]
-    fn tile(&self, t: usize, first: usize, buf: &mut [f32], out: &mut [f32]) {
-        let (d, heads) = (self.keys.width(), self.n_heads);
-        let (q, w) = (&self.q[t * heads * d..][..heads * d], &self.w[t * heads..][..heads]);
-        let seen = self.rows.visible(t).saturating_sub(first).min(out.len());
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Tile { input: Scorer { q, w, keys, rows, scale, n_heads, .. }, t, first, buf, out } = self;
+        let d = keys.width();
+        let (q, w) = (&q[t * n_heads * d..][..n_heads * d], &w[t * n_heads..][..*n_heads]);
+        let seen = rows.visible(t).saturating_sub(first).min(out.len());
         for (i, out) in out[..seen].iter_mut().enumerate() {
-            let key = self.keys.row_in(self.rows.slot_of(t, first + i), buf);
+            let key = keys.row_in(rows.slot_of(t, first + i), buf);
             let mut score = 0.0f32;
             for (q, w) in q.chunks_exact(d).zip(w) {
                 // Not f32::max: that would turn a NaN into 0 and hide it.
-                let dot = simd::dot(q, key);
+                let dot = simd::dot(simd, q, key);
                 score = (if dot < 0.0 { 0.0 } else { dot }).mul_add(*w, score);
             }
-            *out = score * self.scale;
+            *out = score * scale;
         }
         out[seen..].fill(f32::NEG_INFINITY);
     }

@@ -155,14 +155,7 @@ pub(super) fn is_quantized(w: &Weight) -> bool {
 }
 
 /// `y[t][j] = W[slab][j] . x[t][cols]`, in parallel over tiles of `y` on the current pool.
-fn product(
-    cpu: &Cpu,
-    w: &Weight,
-    slab: usize,
-    x: &Input<'_>,
-    cols: std::ops::Range<usize>,
-    y: Rect<'_>,
-) {
+fn product(cpu: &Cpu, w: &Weight, slab: usize, x: &Input<'_>, cols: std::ops::Range<usize>, y: Rect<'_>) {
     let quantized = is_quantized(w);
     let k = w.cols();
     let values = x.values(quantized);
@@ -183,21 +176,14 @@ pub(super) fn tile_product(
 ) {
     let k = w.cols();
     if y.rows() <= DOT_ROWS {
-        return cpu.simd(
-            #[inline(always)]
-            || {
-                for t in 0..y.rows() {
-                    rows_dot(w, slab, first, &x[t * stride..][..k], y.row(t));
-                }
-            },
-        );
+        for t in 0..y.rows() {
+            rows_dot(cpu, w, slab, first, &x[t * stride..][..k], y.row(t));
+        }
+        return;
     }
     let bytes = w.rows_bytes(slab, first..first + y.cols());
     let mut tile = cpu.scratch_f32(y.cols() * k);
-    let done = cpu.simd(
-        #[inline(always)]
-        || dequantize(w.ty(), bytes, &mut tile),
-    );
+    let done = dequantize(w.ty(), bytes, &mut tile);
     debug_assert!(done.is_ok(), "a Matrix holds only supported types in whole blocks");
     gemm(y, x, stride, &tile, k);
 }

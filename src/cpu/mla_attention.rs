@@ -1,5 +1,7 @@
 //! Absorbed latent attention: tasks are (token, some heads); a task reads its keys twice, for scores and for the sum.
 
+use pulp::{Simd, WithSimd};
+
 use super::rect::Rect;
 use super::{Cpu, simd};
 use crate::error::Result;
@@ -40,11 +42,8 @@ pub(crate) fn mla_attention(
             let q = &q[(t * config.n_heads + first_head) * width..][..out.cols() / rank * width];
             let mut scores = cpu.scratch_f32(keys.len() * (out.cols() / rank));
             let mut buf = cpu.scratch_f32(width);
-            let task = Task { cache, rows, t, keys, q, sm_scale: config.sm_scale, rank };
-            cpu.simd(
-                #[inline(always)]
-                || task.run(&mut scores, &mut buf, out.row(0)),
-            );
+            let (scores, buf, out) = (&mut scores[..], &mut buf[..], out.row(0));
+            cpu.dispatch(Task { cache, rows, t, keys, q, sm_scale: config.sm_scale, rank, scores, buf, out });
         })
     });
     Ok(())
@@ -85,35 +84,40 @@ struct Task<'a> {
     q: &'a [f32],
     sm_scale: f32,
     rank: usize,
+    /// `[heads, keys]`.
+    scores: &'a mut [f32],
+    /// One cache row.
+    buf: &'a mut [f32],
+    /// `[heads, rank]`.
+    out: &'a mut [f32],
 }
 
-impl Task<'_> {
+impl WithSimd for Task<'_> {
+    type Output = ();
+
     #[inline(always)]
-    fn run(&self, scores: &mut [f32], buf: &mut [f32], out: &mut [f32]) {
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Task { cache, rows, t, keys, q, sm_scale, rank, scores, buf, out } = self;
         out.fill(0.0);
-        let n = self.keys.len();
+        let (n, width) = (keys.len(), cache.width());
         if n == 0 {
             return;
         }
-        let width = self.cache.width();
         for i in 0..n {
-            let key = self.key(i, buf);
-            for (h, q) in self.q.chunks_exact(width).enumerate() {
-                scores[h * n + i] = simd::dot(q, key) * self.sm_scale;
+            let key = cache.row_in(rows.slot_of(t, keys.position(i)), buf);
+            for (h, q) in q.chunks_exact(width).enumerate() {
+                scores[h * n + i] = simd::dot(simd, q, key) * sm_scale;
             }
         }
-        scores.chunks_exact_mut(n).for_each(softmax);
+        for scores in scores.chunks_exact_mut(n) {
+            softmax(scores);
+        }
         for i in 0..n {
-            let key = self.key(i, buf);
-            for (h, out) in out.chunks_exact_mut(self.rank).enumerate() {
-                simd::axpy(scores[h * n + i], &key[..self.rank], out);
+            let key = cache.row_in(rows.slot_of(t, keys.position(i)), buf);
+            for (h, out) in out.chunks_exact_mut(rank).enumerate() {
+                simd::axpy(scores[h * n + i], &key[..rank], out);
             }
         }
-    }
-
-    #[inline(always)]
-    fn key<'b>(&'b self, i: usize, buf: &'b mut [f32]) -> &'b [f32] {
-        self.cache.row_in(self.rows.slot_of(self.t, self.keys.position(i)), buf)
     }
 }
 

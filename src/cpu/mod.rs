@@ -85,6 +85,12 @@ impl Cpu {
         self.0.arch.dispatch(f)
     }
 
+    /// Runs a kernel that is written with explicit vectors, at the SIMD level.
+    #[inline(always)]
+    fn dispatch<R>(&self, kernel: impl pulp::WithSimd<Output = R>) -> R {
+        self.0.arch.dispatch(kernel)
+    }
+
     /// Units of work per task when each of `units` costs `cost` multiply-adds: a few tasks per thread, none too small.
     fn grain(&self, units: usize, cost: usize) -> usize {
         let balanced = units.div_ceil(self.threads() * 4);

@@ -1,15 +1,15 @@
 //! Run-time choice of the instruction set, and the vector loops that everything else is built from.
 //!
-//! Kernels are plain Rust over arrays of [`LANES`] floats, compiled once per level by `pulp`'s dispatch (every function on
-//! the way is `inline(always)`, so that it takes the caller's target features). Sums run over fixed lanes with fused
-//! multiply-add on every level, so all levels give the same bits.
+//! Kernels are compiled once per level by `pulp`'s dispatch. Every function on the way is `inline(always)`, so that it takes
+//! the caller's target features; hot loops are plain `for` and `match`, because std's combinators are not always inlined,
+//! and a closure left in one is compiled without them. Element-wise loops vectorize by themselves; sums are written with
+//! `pulp`'s vectors.
 
 use std::fmt;
 
-use crate::error::{Error, Result};
+use pulp::Simd;
 
-/// Floats per vector step: one AVX-512 register, two of AVX2, four of NEON.
-pub(crate) const LANES: usize = 16;
+use crate::error::{Error, Result};
 
 /// An instruction set that the kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,50 +79,63 @@ pub(super) fn level(arch: pulp::Arch) -> SimdLevel {
     }
 }
 
-/// `acc[l] += a[l] * b[l]`.
-#[inline(always)]
-pub(crate) fn fma(acc: &mut [f32; LANES], a: &[f32; LANES], b: &[f32; LANES]) {
-    for l in 0..LANES {
-        acc[l] = a[l].mul_add(b[l], acc[l]);
-    }
-}
-
-/// Sum of the lanes, pairwise.
-#[inline(always)]
-pub(crate) fn sum(v: &[f32; LANES]) -> f32 {
-    let mut s = *v;
-    let mut n = LANES / 2;
-    while n > 0 {
-        for l in 0..n {
-            s[l] += s[l + n];
-        }
-        n /= 2;
-    }
-    s[0]
-}
-
 /// `sum_i a[i] b[i]` over the shorter of the two.
 #[inline(always)]
-pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub(crate) fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
     let n = a.len().min(b.len());
-    let (a4, a1) = a[..n].as_chunks::<{ 4 * LANES }>();
-    let (b4, b1) = b[..n].as_chunks::<{ 4 * LANES }>();
-    let mut acc = [[0f32; LANES]; 4];
-    for (a, b) in a4.iter().zip(b4) {
-        let (a, b) = (a.as_chunks::<LANES>().0, b.as_chunks::<LANES>().0);
-        for i in 0..4 {
-            fma(&mut acc[i], &a[i], &b[i]);
+    let mut acc = Acc::new(simd);
+    acc.add(&a[..n], &b[..n]);
+    acc.finish()
+}
+
+/// A dot product in the making: four vectors of partial sums, and the sum of what fills no vector.
+pub(crate) struct Acc<S: Simd> {
+    simd: S,
+    sums: [S::f32s; 4],
+    rest: f32,
+}
+
+impl<S: Simd> Acc<S> {
+    #[inline(always)]
+    pub fn new(simd: S) -> Self {
+        Acc { simd, sums: [simd.splat_f32s(0.0); 4], rest: 0.0 }
+    }
+
+    /// Adds `sum_i a[i] b[i]`; both have one length.
+    #[inline(always)]
+    pub fn add(&mut self, a: &[f32], b: &[f32]) {
+        let simd = self.simd;
+        let ((a, a_rest), (b, b_rest)) = (S::as_simd_f32s(a), S::as_simd_f32s(b));
+        let ((a4, a1), (b4, b1)) = (a.as_chunks::<4>(), b.as_chunks::<4>());
+        let [mut s0, mut s1, mut s2, mut s3] = self.sums;
+        for (a, b) in a4.iter().zip(b4) {
+            s0 = simd.mul_add_f32s(a[0], b[0], s0);
+            s1 = simd.mul_add_f32s(a[1], b[1], s1);
+            s2 = simd.mul_add_f32s(a[2], b[2], s2);
+            s3 = simd.mul_add_f32s(a[3], b[3], s3);
+        }
+        // At most three vectors are left: each its own sum, so that short blocks do not wait for one another.
+        if let (Some(a), Some(b)) = (a1.first(), b1.first()) {
+            s0 = simd.mul_add_f32s(*a, *b, s0);
+        }
+        if let (Some(a), Some(b)) = (a1.get(1), b1.get(1)) {
+            s1 = simd.mul_add_f32s(*a, *b, s1);
+        }
+        if let (Some(a), Some(b)) = (a1.get(2), b1.get(2)) {
+            s2 = simd.mul_add_f32s(*a, *b, s2);
+        }
+        self.sums = [s0, s1, s2, s3];
+        for (a, b) in a_rest.iter().zip(b_rest) {
+            self.rest = a.mul_add(*b, self.rest);
         }
     }
-    let (a1, a0) = a1.as_chunks::<LANES>();
-    let (b1, b0) = b1.as_chunks::<LANES>();
-    for (a, b) in a1.iter().zip(b1) {
-        fma(&mut acc[0], a, b);
+
+    #[inline(always)]
+    pub fn finish(self) -> f32 {
+        let ([s0, s1, s2, s3], simd) = (self.sums, self.simd);
+        let sum = simd.add_f32s(simd.add_f32s(s0, s1), simd.add_f32s(s2, s3));
+        simd.reduce_sum_f32s(sum) + self.rest
     }
-    for l in 0..LANES {
-        acc[0][l] = (acc[0][l] + acc[1][l]) + (acc[2][l] + acc[3][l]);
-    }
-    a0.iter().zip(b0).fold(sum(&acc[0]), |s, (a, b)| a.mul_add(*b, s))
 }
 
 /// `y[i] += a * x[i]` over the shorter of the two.
@@ -133,9 +146,10 @@ pub(crate) fn axpy(a: f32, x: &[f32], y: &mut [f32]) {
     }
 }
 
-/// `sum_i x[i]^2` in f64 lanes: norms must not lose the small entries of a long row.
+/// `sum_i x[i]^2` in f64: norms must not lose the small entries of a long row.
 #[inline(always)]
 pub(crate) fn sum_squares(x: &[f32]) -> f64 {
+    const LANES: usize = 16;
     let (chunks, rest) = x.as_chunks::<LANES>();
     let mut acc = [0f64; LANES];
     for c in chunks {
@@ -143,7 +157,14 @@ pub(crate) fn sum_squares(x: &[f32]) -> f64 {
             acc[l] = (c[l] as f64).mul_add(c[l] as f64, acc[l]);
         }
     }
-    acc.iter().sum::<f64>() + rest.iter().map(|v| *v as f64 * *v as f64).sum::<f64>()
+    let mut sum = 0.0;
+    for v in acc {
+        sum += v;
+    }
+    for v in rest {
+        sum += *v as f64 * *v as f64;
+    }
+    sum
 }
 
 /// `x / (1 + exp(-x))`, with a polynomial exponential that vectorizes: relative error below 3e-7.
@@ -195,13 +216,26 @@ mod tests {
         assert_eq!(exp(0.0), 1.0);
     }
 
+    struct Dot<'a>(&'a [f32], &'a [f32]);
+
+    impl pulp::WithSimd for Dot<'_> {
+        type Output = f32;
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, simd: S) -> f32 {
+            dot(simd, self.0, self.1)
+        }
+    }
+
     #[test]
     fn dot_covers_every_length() {
-        for n in 0..200 {
-            let a: Vec<f32> = (0..n).map(|i| (i as f32 * 0.37).sin()).collect();
-            let b: Vec<f32> = (0..n).map(|i| (i as f32 * 0.11).cos()).collect();
-            let want: f64 = a.iter().zip(&b).map(|(a, b)| *a as f64 * *b as f64).sum();
-            assert!((dot(&a, &b) as f64 - want).abs() < 1e-5, "n = {n}");
+        for level in SimdLevel::available() {
+            for n in 0..200 {
+                let a: Vec<f32> = (0..n).map(|i| (i as f32 * 0.37).sin()).collect();
+                let b: Vec<f32> = (0..n).map(|i| (i as f32 * 0.11).cos()).collect();
+                let want: f64 = a.iter().zip(&b).map(|(a, b)| *a as f64 * *b as f64).sum();
+                let got = level.arch().unwrap().dispatch(Dot(&a, &b));
+                assert!((got as f64 - want).abs() < 1e-5, "{level}, n = {n}");
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! Dequantization by run-time type.
+//! Dequantization by run-time type, of blocks and of weights.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// dispatch for any amount of work inside.
 macro_rules! with_block {
     ($ty:expr, $B:ident => $body:expr, else $otherwise:expr) => {
-        $crate::quant::dequantize::with_block!(@match $ty, $B, $body, $otherwise,
+        $crate::quant::with_block!(@match $ty, $B, $body, $otherwise,
             F32 BlockF32, F16 BlockF16, BF16 BlockBF16, Q4_0 BlockQ4_0, Q4_1 BlockQ4_1, Q5_0 BlockQ5_0,
             Q5_1 BlockQ5_1, Q8_0 BlockQ8_0, Q2_K BlockQ2K, Q3_K BlockQ3K, Q4_K BlockQ4K, Q5_K BlockQ5K,
             Q6_K BlockQ6K, IQ4_NL BlockIQ4NL, IQ4_XS BlockIQ4XS, IQ2_XXS BlockIQ2XXS, IQ2_XS BlockIQ2XS,
@@ -66,12 +66,24 @@ impl Weight {
         Weight::new(GgmlType::F32, shape, bytes.into())
     }
 
+    /// A weight of blocks of `ty` for its values: [`quantize`](super::quantize()).
+    ///
+    /// # Errors
+    /// Those of [`quantize`](super::quantize()); [`Error::Shape`] unless there are `slabs * rows * cols` values in whole
+    /// blocks per row.
+    pub fn quantize(ty: GgmlType, shape: [usize; 3], values: &[f32]) -> Result<Weight> {
+        Weight::new(ty, shape, super::quantize(ty, values)?.into())
+    }
+
     /// Values `[rows.len(), cols]` of rows `rows` of matrix `slab`.
     ///
     /// # Errors
     /// As [`Weight::dequantize_into`].
     pub fn dequantize(&self, slab: usize, rows: Range<usize>) -> Result<Vec<f32>> {
         self.check_rows(slab, &rows)?;
+        if !is_supported(self.ty()) {
+            return Err(unsupported(self.ty()));
+        }
         let mut out = vec![0.0; rows.len() * self.cols()];
         self.dequantize_into(slab, rows, &mut out)?;
         Ok(out)

@@ -1,8 +1,8 @@
 //! Codebooks of the IQ types: every index of a block names a point of 8 (or 4) magnitudes.
 //!
-//! The points are constants of the format. They were extracted by script from the tables of gguf-py
-//! (<https://pypi.org/project/gguf/>, part of ggml, MIT license, Copyright (c) 2023-2024 The ggml authors), where each
-//! point is packed into 16 bits: eight 2-bit or four 4-bit indices into the list of magnitudes of its type.
+//! The points are constants of the format. They were extracted by script from the tables of gguf-py 0.19 (part of ggml,
+//! MIT license, Copyright The ggml authors), where each point is packed into 16 bits: eight 2-bit or four 4-bit indices
+//! into the list of magnitudes of its type.
 
 /// Magnitudes of the IQ2 types.
 const IQ2_LEVELS: [u8; 3] = [8, 25, 43];
@@ -19,12 +19,23 @@ pub(super) static IQ3S: [[u8; 4]; 512] = unpack(&IQ3S_PACKED, &IQ3S_LEVELS);
 /// Ternary points of IQ1_S and IQ1_M, stored plus one: 0, 1, 2 for -1, 0, 1.
 pub(super) static IQ1: [[u8; 8]; 2048] = unpack(&IQ1_PACKED, &[0, 1, 2]);
 
-/// Sign bits of IQ2_XXS, IQ2_XS and IQ3_XXS by their 7-bit index: bit 7 makes the number of signs even.
-pub(super) static EVEN_SIGNS: [u8; 128] = {
-    let mut table = [0; 128];
+/// Eight sign bits as masks, 0 or 0xff, lowest bit first.
+pub(super) static SIGNS: [[u8; 8]; 256] = {
+    let mut table = [[0; 8]; 256];
+    let mut i = 0;
+    while i < 256 * 8 {
+        table[i / 8][i % 8] = if (i / 8) >> (i % 8) & 1 == 1 { 0xff } else { 0 };
+        i += 1;
+    }
+    table
+};
+
+/// [`SIGNS`] of IQ2_XXS, IQ2_XS and IQ3_XXS by their 7 bits: the eighth makes the number of signs even.
+pub(super) static EVEN_SIGNS: [[u8; 8]; 128] = {
+    let mut table = [[0; 8]; 128];
     let mut i = 0;
     while i < 128 {
-        table[i] = i as u8 | ((i as u8).count_ones() as u8 & 1) << 7;
+        table[i] = SIGNS[i | (i.count_ones() as usize & 1) << 7];
         i += 1;
     }
     table

@@ -3,15 +3,32 @@
 use super::block::*;
 use super::grids;
 use super::scalar::f16_to_f32;
-use super::small_blocks::nibbles;
+use super::small_blocks::nibble_levels;
 use super::{GgmlType, IQ4_LEVELS};
 
-/// `± scale g`: bit `i` of `signs` is the sign of value `i`.
-#[inline(always)]
-fn signed<const K: usize>(scale: f32, points: &[u8; K], signs: u8, out: &mut [f32; K]) {
-    for (i, (&g, out)) in points.iter().zip(out).enumerate() {
-        let sign = (signs as u32 >> i & 1) << 31;
-        *out = f32::from_bits((scale * g as f32).to_bits() ^ sign);
+/// A block on its way from codebook to values: magnitudes and sign masks (0 or -1), gathered first, so that the
+/// arithmetic after the look-ups vectorizes.
+struct Points {
+    magnitudes: [u8; 256],
+    signs: [u8; 256],
+}
+
+impl Points {
+    #[inline(always)]
+    fn new() -> Self {
+        Points { magnitudes: [0; 256], signs: [0; 256] }
+    }
+
+    /// `± scale g` for values `16 group..16 group + 16`.
+    #[inline(always)]
+    fn values(&self, out: &mut [f32; 256], scale: impl Fn(usize) -> f32) {
+        let points = self.magnitudes.as_chunks::<16>().0.iter().zip(self.signs.as_chunks::<16>().0);
+        for (group, ((gs, signs), out)) in points.zip(out.as_chunks_mut::<16>().0).enumerate() {
+            let scale = scale(group);
+            for ((&g, &sign), out) in gs.iter().zip(signs).zip(out) {
+                *out = scale * (g ^ sign).wrapping_sub(sign) as i8 as f32;
+            }
+        }
     }
 }
 
@@ -32,8 +49,7 @@ impl Block for BlockIQ4XS {
         let qs = self.qs.as_chunks::<16>().0;
         for (j, (qs, out)) in qs.iter().zip(out.as_chunks_mut::<32>().0).enumerate() {
             let sc = nibble(&self.scales_l, j) as i32 | (scales_h as i32 >> (2 * j) & 3) << 4;
-            let scale = d * (sc - 32) as f32;
-            nibbles(qs, out, |q, _| scale * IQ4_LEVELS[q as usize & 15] as f32);
+            nibble_levels(d * (sc - 32) as f32, qs, &IQ4_LEVELS, out);
         }
     }
 }
@@ -45,15 +61,21 @@ impl Block for BlockIQ2XXS {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 256]) {
         let d = f16_to_f32(self.d);
-        let qs = self.qs.as_chunks::<8>().0;
-        for (&[a, b, c, e, s @ ..], out) in qs.iter().zip(out.as_chunks_mut::<32>().0) {
+        let mut points = Points::new();
+        let mut scales = [0.0; 8];
+        let gs = points.magnitudes.as_chunks_mut::<32>().0.iter_mut();
+        let groups = gs.zip(points.signs.as_chunks_mut::<32>().0);
+        for (((gs, signs), qs), scale) in groups.zip(self.qs.as_chunks::<8>().0).zip(&mut scales) {
+            let [a, b, c, e, s @ ..] = *qs;
             let s = u32::from_le_bytes(s);
-            let scale = d * (0.5 + (s >> 28) as f32) * 0.25;
-            for (k, (q, out)) in [a, b, c, e].into_iter().zip(out.as_chunks_mut::<8>().0).enumerate() {
-                let signs = grids::EVEN_SIGNS[(s >> (7 * k)) as usize & 127];
-                signed(scale, &grids::IQ2XXS[q as usize], signs, out);
+            *scale = d * (0.5 + (s >> 28) as f32) * 0.25;
+            let eights = gs.as_chunks_mut::<8>().0.iter_mut().zip(signs.as_chunks_mut::<8>().0);
+            for (k, ((g, sign), q)) in eights.zip([a, b, c, e]).enumerate() {
+                *g = grids::IQ2XXS[q as usize];
+                *sign = grids::EVEN_SIGNS[(s >> (7 * k)) as usize & 127];
             }
         }
+        points.values(out, |group| scales[group / 2]);
     }
 }
 
@@ -64,12 +86,15 @@ impl Block for BlockIQ2XS {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 256]) {
         let d = f16_to_f32(self.d);
-        let qs = self.qs.as_chunks::<2>().0;
-        for (i, (&q, out)) in qs.iter().zip(out.as_chunks_mut::<8>().0).enumerate() {
+        let mut points = Points::new();
+        let eights =
+            points.magnitudes.as_chunks_mut::<8>().0.iter_mut().zip(points.signs.as_chunks_mut::<8>().0);
+        for ((g, sign), &q) in eights.zip(self.qs.as_chunks::<2>().0) {
             let q = u16::from_le_bytes(q) as usize;
-            let scale = d * (0.5 + nibble(&self.scales, i / 2) as f32) * 0.25;
-            signed(scale, &grids::IQ2XS[q & 511], grids::EVEN_SIGNS[q >> 9], out);
+            *g = grids::IQ2XS[q & 511];
+            *sign = grids::EVEN_SIGNS[q >> 9];
         }
+        points.values(out, |group| d * (0.5 + nibble(&self.scales, group) as f32) * 0.25);
     }
 }
 
@@ -80,12 +105,14 @@ impl Block for BlockIQ2S {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 256]) {
         let d = f16_to_f32(self.d);
-        let points = self.qs.iter().zip(&self.signs);
-        for (i, ((&q, &signs), out)) in points.zip(out.as_chunks_mut::<8>().0).enumerate() {
-            let q = q as usize | (self.qh[i / 4] as usize >> (i % 4 * 2) & 3) << 8;
-            let scale = d * (0.5 + nibble(&self.scales, i / 2) as f32) * 0.25;
-            signed(scale, &grids::IQ2S[q], signs, out);
+        let mut points = Points::new();
+        let eights =
+            points.magnitudes.as_chunks_mut::<8>().0.iter_mut().zip(points.signs.as_chunks_mut::<8>().0);
+        for (i, (((g, sign), &q), &s)) in eights.zip(&self.qs).zip(&self.signs).enumerate() {
+            *g = grids::IQ2S[q as usize | (self.qh[i / 4] as usize >> (i % 4 * 2) & 3) << 8];
+            *sign = grids::SIGNS[s as usize];
         }
+        points.values(out, |group| d * (0.5 + nibble(&self.scales, group) as f32) * 0.25);
     }
 }
 
@@ -96,15 +123,20 @@ impl Block for BlockIQ3XXS {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 256]) {
         let d = f16_to_f32(self.d);
-        let groups = self.qs.as_chunks::<8>().0.iter().zip(self.scales.as_chunks::<4>().0);
-        for ((qs, &s), out) in groups.zip(out.as_chunks_mut::<32>().0) {
+        let mut points = Points::new();
+        for (g, &q) in points.magnitudes.as_chunks_mut::<4>().0.iter_mut().zip(&self.qs) {
+            *g = grids::IQ3XXS[q as usize];
+        }
+        let mut scales = [0.0; 8];
+        let groups = points.signs.as_chunks_mut::<32>().0.iter_mut().zip(self.scales.as_chunks::<4>().0);
+        for ((signs, &s), scale) in groups.zip(&mut scales) {
             let s = u32::from_le_bytes(s);
-            let scale = d * (0.5 + (s >> 28) as f32) * 0.5;
-            for (k, (&q, out)) in qs.iter().zip(out.as_chunks_mut::<4>().0).enumerate() {
-                let signs = grids::EVEN_SIGNS[(s >> (k / 2 * 7)) as usize & 127];
-                signed(scale, &grids::IQ3XXS[q as usize], signs >> (k % 2 * 4), out);
+            *scale = d * (0.5 + (s >> 28) as f32) * 0.5;
+            for (k, sign) in signs.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                *sign = grids::EVEN_SIGNS[(s >> (7 * k)) as usize & 127];
             }
         }
+        points.values(out, |group| scales[group / 2]);
     }
 }
 
@@ -115,11 +147,14 @@ impl Block for BlockIQ3S {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 256]) {
         let d = f16_to_f32(self.d);
-        for (i, (&q, out)) in self.qs.iter().zip(out.as_chunks_mut::<4>().0).enumerate() {
-            let q = q as usize | (self.qh[i / 8] as usize >> (i % 8) & 1) << 8;
-            let scale = d * (1 + 2 * nibble(&self.scales, i / 8)) as f32;
-            signed(scale, &grids::IQ3S[q], self.signs[i / 2] >> (i % 2 * 4), out);
+        let mut points = Points::new();
+        for (i, (g, &q)) in points.magnitudes.as_chunks_mut::<4>().0.iter_mut().zip(&self.qs).enumerate() {
+            *g = grids::IQ3S[q as usize | (self.qh[i / 8] as usize >> (i % 8) & 1) << 8];
         }
+        for (sign, &s) in points.signs.as_chunks_mut::<8>().0.iter_mut().zip(&self.signs) {
+            *sign = grids::SIGNS[s as usize];
+        }
+        points.values(out, |group| d * (1 + 2 * nibble(&self.scales, group / 2)) as f32);
     }
 }
 

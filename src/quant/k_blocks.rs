@@ -50,26 +50,40 @@ impl Block for BlockQ3K {
     }
 }
 
+/// The 256 nibbles of Q4_K and Q5_K. Unpacked before any arithmetic, as a loop that writes two streams of f32 does not
+/// vectorize.
+#[inline(always)]
+fn nibbles(qs: &[u8; 128]) -> [u8; 256] {
+    let mut q = [0; 256];
+    for (bytes, q) in qs.as_chunks::<32>().0.iter().zip(q.as_chunks_mut::<64>().0) {
+        for (i, &b) in bytes.iter().enumerate() {
+            q[i] = b & 15;
+            q[i + 32] = b >> 4;
+        }
+    }
+    q
+}
+
+/// `d sc q - dmin mn` for the unpacked quants of Q4_K and Q5_K.
+#[inline(always)]
+fn affine(d: [u8; 2], dmin: [u8; 2], scales: &[u8; 12], q: &[u8; 256], out: &mut [f32; 256]) {
+    let (d, dmin) = (f16_to_f32(d), f16_to_f32(dmin));
+    for (j, (q, out)) in q.as_chunks::<32>().0.iter().zip(out.as_chunks_mut::<32>().0).enumerate() {
+        let (scale, min) = scale_min_k4(scales, j);
+        let (scale, min) = (d * scale as f32, dmin * min as f32);
+        for (&q, out) in q.iter().zip(out) {
+            *out = scale * q as f32 - min;
+        }
+    }
+}
+
 impl Block for BlockQ4K {
     const TYPE: GgmlType = GgmlType::Q4_K;
     type Values = [f32; 256];
 
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 256]) {
-        let (d, dmin) = (f16_to_f32(self.d), f16_to_f32(self.dmin));
-        let qs = self.qs.as_chunks::<32>().0;
-        let pairs = out.as_chunks_mut::<64>().0;
-        for (p, (qs, out)) in qs.iter().zip(pairs).enumerate() {
-            let [(scale0, min0), (scale1, min1)] = [2 * p, 2 * p + 1].map(|j| {
-                let (scale, min) = scale_min_k4(&self.scales, j);
-                (d * scale as f32, dmin * min as f32)
-            });
-            let (low, high) = out.split_at_mut(32);
-            for ((&q, low), high) in qs.iter().zip(low).zip(high) {
-                *low = scale0 * (q & 15) as f32 - min0;
-                *high = scale1 * (q >> 4) as f32 - min1;
-            }
-        }
+        affine(self.d, self.dmin, &self.scales, &nibbles(&self.qs), out);
     }
 }
 
@@ -79,21 +93,13 @@ impl Block for BlockQ5K {
 
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 256]) {
-        let (d, dmin) = (f16_to_f32(self.d), f16_to_f32(self.dmin));
-        let qs = self.qs.as_chunks::<32>().0;
-        let pairs = out.as_chunks_mut::<64>().0;
-        for (p, (qs, out)) in qs.iter().zip(pairs).enumerate() {
-            let [(scale0, min0), (scale1, min1)] = [2 * p, 2 * p + 1].map(|j| {
-                let (scale, min) = scale_min_k4(&self.scales, j);
-                (d * scale as f32, dmin * min as f32)
-            });
-            let (low, high) = out.split_at_mut(32);
-            for (((&q, &h), low), high) in qs.iter().zip(&self.qh).zip(low).zip(high) {
-                let h = h >> (2 * p);
-                *low = scale0 * ((q & 15) | (h & 1) << 4) as f32 - min0;
-                *high = scale1 * (q >> 4 | (h & 2) << 3) as f32 - min1;
+        let mut q = nibbles(&self.qs);
+        for (j, q) in q.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            for (q, &h) in q.iter_mut().zip(&self.qh) {
+                *q |= (h >> j & 1) << 4;
             }
         }
+        affine(self.d, self.dmin, &self.scales, &q, out);
     }
 }
 

@@ -3,21 +3,24 @@
 //! Fast code names the block struct ([`BlockQ4K`](block::BlockQ4K)) and calls [`Block::dequantize`] or
 //! [`dequantize_blocks`]; [`dequantize`](dequantize()) and [`Weight::dequantize`] decide at run time, once per call.
 
+pub mod activations;
 pub mod block;
 pub(crate) mod dequantize;
 pub mod ggml_type;
 mod grids;
 mod i_blocks;
 mod k_blocks;
+mod quantize;
 pub mod scalar;
 mod small_blocks;
 pub mod weight;
 
+pub use activations::{ActBlockSize, Activations, quantize_activations};
 pub use block::{Block, as_blocks, dequantize_blocks};
-#[allow(unused_imports)] // For kernels that dispatch once per matrix.
 pub(crate) use dequantize::with_block;
 pub use dequantize::{check_supported, dequantize, is_supported};
 pub use ggml_type::GgmlType;
+pub use quantize::quantize;
 pub use weight::{SharedBytes, Weight};
 
 /// Levels of the 4-bit quants of IQ4_NL and IQ4_XS.

@@ -5,7 +5,7 @@ use super::scalar::{bf16_to_f32, e8m0_half_to_f32, f16_to_f32};
 use super::{GgmlType, IQ4_LEVELS};
 
 /// Levels of MXFP4 (E2M1), doubled to be integers.
-pub(super) const MXFP4_LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+const MXFP4_LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 impl Block for BlockF32 {
     const TYPE: GgmlType = GgmlType::F32;
@@ -37,13 +37,29 @@ impl Block for BlockBF16 {
     }
 }
 
-/// The 32 values of 16 bytes of nibbles: `value(nibble, index)`, low halves first.
+/// The 32 nibbles of 16 bytes, low halves first. Unpacked before any arithmetic: bytes vectorize sixteen at a time, and
+/// one loop over 32 values vectorizes where LLVM unrolls two of 16 into scalar code.
 #[inline(always)]
-pub(super) fn nibbles(qs: &[u8; 16], out: &mut [f32; 32], value: impl Fn(u8, usize) -> f32) {
-    let (low, high) = out.split_at_mut(16);
-    for (i, ((&q, low), high)) in qs.iter().zip(low).zip(high).enumerate() {
-        *low = value(q & 15, i);
-        *high = value(q >> 4, i + 16);
+fn nibbles(qs: &[u8; 16]) -> [u8; 32] {
+    let mut out = [0; 32];
+    for (i, &q) in qs.iter().enumerate() {
+        out[i] = q & 15;
+        out[i + 16] = q >> 4;
+    }
+    out
+}
+
+/// `scale * levels[nibble]` for 16 bytes of nibbles, low halves first. The look-ups go to bytes, so that the arithmetic
+/// after them vectorizes.
+#[inline(always)]
+pub(super) fn nibble_levels(scale: f32, qs: &[u8; 16], levels: &[i8; 16], out: &mut [f32; 32]) {
+    let mut found = [0i8; 32];
+    for (i, &q) in qs.iter().enumerate() {
+        found[i] = levels[q as usize & 15];
+        found[i + 16] = levels[q as usize >> 4];
+    }
+    for (&level, out) in found.iter().zip(out) {
+        *out = scale * level as f32;
     }
 }
 
@@ -54,7 +70,9 @@ impl Block for BlockQ4_0 {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let d = f16_to_f32(self.d);
-        nibbles(&self.qs, out, |q, _| d * (q as i32 - 8) as f32);
+        for (q, out) in nibbles(&self.qs).into_iter().zip(out) {
+            *out = d * (q as i32 - 8) as f32;
+        }
     }
 }
 
@@ -65,7 +83,9 @@ impl Block for BlockQ4_1 {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let (d, m) = (f16_to_f32(self.d), f16_to_f32(self.m));
-        nibbles(&self.qs, out, |q, _| d * q as f32 + m);
+        for (q, out) in nibbles(&self.qs).into_iter().zip(out) {
+            *out = d * q as f32 + m;
+        }
     }
 }
 
@@ -76,7 +96,9 @@ impl Block for BlockQ5_0 {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let (d, qh) = (f16_to_f32(self.d), u32::from_le_bytes(self.qh));
-        nibbles(&self.qs, out, |q, i| d * ((q as u32 | (qh >> i & 1) << 4) as i32 - 16) as f32);
+        for (i, (q, out)) in nibbles(&self.qs).into_iter().zip(out).enumerate() {
+            *out = d * ((q as u32 | (qh >> i & 1) << 4) as i32 - 16) as f32;
+        }
     }
 }
 
@@ -87,7 +109,9 @@ impl Block for BlockQ5_1 {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let (d, m, qh) = (f16_to_f32(self.d), f16_to_f32(self.m), u32::from_le_bytes(self.qh));
-        nibbles(&self.qs, out, |q, i| d * (q as u32 | (qh >> i & 1) << 4) as i32 as f32 + m);
+        for (i, (q, out)) in nibbles(&self.qs).into_iter().zip(out).enumerate() {
+            *out = d * (q as u32 | (qh >> i & 1) << 4) as i32 as f32 + m;
+        }
     }
 }
 
@@ -111,7 +135,7 @@ impl Block for BlockIQ4NL {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let d = f16_to_f32(self.d);
-        nibbles(&self.qs, out, |q, _| d * IQ4_LEVELS[q as usize & 15] as f32);
+        nibble_levels(d, &self.qs, &IQ4_LEVELS, out);
     }
 }
 
@@ -122,6 +146,6 @@ impl Block for BlockMXFP4 {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let d = e8m0_half_to_f32(self.e[0]);
-        nibbles(&self.qs, out, |q, _| d * MXFP4_LEVELS[q as usize & 15] as f32);
+        nibble_levels(d, &self.qs, &MXFP4_LEVELS, out);
     }
 }

@@ -1,7 +1,7 @@
-//! What several test crates share: random blocks, and one property suite per operation, written once. A suite says what
-//! must hold on any device; a test file instantiates it for its devices with the suite's `*_properties!` macro.
+//! One property suite per operation, written once. A suite says what must hold on any device; a test file instantiates it
+//! for its devices with the suite's `*_properties!` macro.
 
-#![allow(dead_code, unused_macros, unused_imports)] // Each test crate uses a part.
+#![allow(unused_macros, unused_imports)] // A device may not have every operation yet.
 
 use proptest::prelude::ProptestConfig;
 use proptest::test_runner::FileFailurePersistence;
