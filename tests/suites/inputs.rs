@@ -171,7 +171,7 @@ impl<A: Bits, B: Bits> Bits for (A, B) {
 }
 
 /// Runs on every device, twice on the first, and requires the same bits from all: `devices` are the variants of one
-/// device that promise this (thread counts, instruction sets).
+/// device that promise this (thread counts).
 pub fn on_each<T: Bits>(devices: &[Device], run: impl Fn(&Device) -> Result<T>) -> Result<T, TestCaseError> {
     let run = |d: &Device| run(d).map_err(|e| TestCaseError::fail(format!("{}: {e}", d.name())));
     let first = run(&devices[0])?;

@@ -10,14 +10,17 @@ pub mod blocks;
 pub mod close;
 pub mod inputs;
 
-/// Seeds of failures go to a file beside the test file, to be committed.
+/// `cases` cases, or as many as the environment variable `PROPTEST_CASES` says. Seeds of failures go to a file beside the
+/// test file, to be committed.
 pub fn config(cases: u32) -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(cases);
     let persistence = FileFailurePersistence::WithSource("regressions");
     ProptestConfig { cases, failure_persistence: Some(Box::new(persistence)), ..ProptestConfig::default() }
 }
 
 /// Makes tests of a suite's functions: `properties! { module, devices, cases; property(strategy), ...; fixed, ... }`, where
-/// `devices` is a function that gives the devices, `property` takes them and a case, `fixed` takes them alone.
+/// `devices` is a function that gives groups of devices with the same bits, `property` takes a group and a case, `fixed`
+/// takes a group alone.
 macro_rules! properties {
     ($suite:ident, $devices:path, $cases:expr; $($property:ident($strategy:ident)),*; $($fixed:ident),*) => {
         mod $suite {
@@ -27,14 +30,18 @@ macro_rules! properties {
                 $(
                     #[test]
                     fn $property(case in suite::$strategy()) {
-                        suite::$property(&$devices(), case)?
+                        for devices in $devices() {
+                            suite::$property(&devices, case.clone())?;
+                        }
                     }
                 )*
             }
             $(
                 #[test]
                 fn $fixed() {
-                    suite::$fixed(&$devices())
+                    for devices in $devices() {
+                        suite::$fixed(&devices);
+                    }
                 }
             )*
         }
