@@ -14,5 +14,7 @@ mod metadata;
 mod mutation;
 #[path = "gguf/round_trip.rs"]
 mod round_trip;
+#[path = "gguf/rules.rs"]
+mod rules;
 #[path = "suites/synthetic.rs"]
 mod synthetic;

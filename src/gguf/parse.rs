@@ -297,7 +297,7 @@ impl<'a> Cursor<'a> {
         n: u64,
         decode: impl Fn([u8; N]) -> T,
     ) -> Result<Vec<T>, String> {
-        self.fits(n, N as u64, "array elements")?;
+        // `n` is an array length of at most 2^30: the product is small.
         let bytes = self.take(n * N as u64, "an array")?;
         let (elements, _) = bytes.as_chunks::<N>();
         Ok(elements.iter().map(|&e| decode(e)).collect())

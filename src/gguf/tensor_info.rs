@@ -54,11 +54,10 @@ impl TensorInfo {
 
 /// Bytes of a tensor; the error says which rule the extents break.
 pub(super) fn tensor_bytes(ty: GgmlType, dims: [u64; 4]) -> Result<u64, String> {
-    let elements = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d).filter(|&n| n <= i64::MAX as u64));
-    // A zero extent must not hide an overflow of the others: strides are products of the extents before it.
-    let nonzero =
+    // Zero counts as one here: a zero extent must not hide that the product of the others overflows.
+    let elements =
         dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d.max(1)).filter(|&n| n <= i64::MAX as u64));
-    if elements.is_none() || nonzero.is_none() {
+    if elements.is_none() {
         return Err(format!("the number of elements of {dims:?} overflows 64 bits"));
     }
     let [ne0, ne1, ne2, ne3] = dims;

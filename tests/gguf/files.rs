@@ -117,6 +117,11 @@ fn a_renamed_shard_says_which_name_it_needs() {
         fs::copy(&paths[1], dir.path().join(odd)).unwrap();
         assert_text(&error(&dir.path().join(odd)), &[odd, text]);
     }
+    let mut absurd = Writer::new();
+    absurd.key("split.no", u64::MAX);
+    absurd.key("split.count", 2u16);
+    absurd.write(dir.path().join("absurd.gguf")).unwrap();
+    assert_text(&error(&dir.path().join("absurd.gguf")), &["split.no is 18446744073709551615"]);
     fs::copy(&paths[1], &paths[2]).unwrap();
     for path in &paths {
         assert_text(&error(path), &["set-00003-of-00003.gguf: split set", "split.no is 1, expected 2"]);

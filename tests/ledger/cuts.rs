@@ -158,6 +158,17 @@ fn illegal_cuts_say_why() {
     assert!(text.contains("cannot be cut"), "{text}");
 }
 
+/// No values, but more rows than could ever be walked.
+#[test]
+fn empty_weights_are_cut_at_once() {
+    let mut writer = Writer::new();
+    writer.hole("t.weight", GgmlType::Q8_0, &[0, 1 << 40, 2]).unwrap();
+    let gguf = Gguf::from_bytes("file.gguf", writer.to_bytes().unwrap().into()).unwrap();
+    let dims = Dims::stack(2, 1 << 40, 0);
+    assert_eq!(take(&gguf, dims, Cut::Cols { unit: 1 }, 1, 2).unwrap().shape(), [2, 1 << 40, 0]);
+    assert_eq!(take(&gguf, dims, Cut::Rows { unit: 1 }, 1, 2).unwrap().shape(), [2, 1 << 39, 0]);
+}
+
 #[test]
 fn shards_that_do_not_exist_are_refused_at_once() {
     let dims = Dims::matrix(8, 32);
