@@ -1,0 +1,60 @@
+//! Writes `entries.rs` (which kernels exist) and `images.rs` (their code). All work is in `cuda/build`.
+//!
+//! Without the feature `cuda`, and on docs.rs, no toolkit is needed and the table of images is empty.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use glm5_kernels::compile::{Arch, DEFAULT_ARCHS, Image, NVCC_VARIABLES, Options, compile, images_rs};
+use glm5_kernels::generate::entries_rs;
+use glm5_kernels::{Result, Table, Toolkit};
+
+fn main() {
+    if let Err(message) = run() {
+        message.lines().for_each(|line| println!("cargo::error={line}"));
+    }
+}
+
+fn run() -> Result<()> {
+    let cuda = Path::new(&var("CARGO_MANIFEST_DIR")?).join("cuda");
+    let out = PathBuf::from(var("OUT_DIR")?);
+    println!("cargo::rerun-if-changed=cuda/instances.toml");
+    let table = Table::load(&cuda)?;
+    write(&out.join("entries.rs"), &entries_rs(&table))?;
+
+    println!("cargo::rerun-if-env-changed=DOCS_RS");
+    let with_kernels = env::var_os("CARGO_FEATURE_CUDA").is_some() && env::var_os("DOCS_RS").is_none();
+    let images = if with_kernels { kernels(&table, cuda, &out)? } else { Vec::new() };
+    write(&out.join("images.rs"), &images_rs(&images))?;
+
+    #[cfg(feature = "regen-bindings")]
+    regenerate_bindings()?;
+    Ok(())
+}
+
+fn kernels(table: &Table, cuda: PathBuf, out: &Path) -> Result<Vec<Image>> {
+    println!("cargo::rerun-if-changed=cuda"); // all that lies in it
+    for name in ["NVCC", "CUDA_HOME", "GLM5_CUDA_ARCHS", "GLM5_KERNEL_CACHE"].iter().chain(NVCC_VARIABLES) {
+        println!("cargo::rerun-if-env-changed={name}");
+    }
+    let archs = env::var("GLM5_CUDA_ARCHS").unwrap_or(DEFAULT_ARCHS.into());
+    let options = Options {
+        cuda,
+        out: out.join("kernels"),
+        cache: env::var_os("GLM5_KERNEL_CACHE").map_or(out.join("cache"), PathBuf::from),
+        archs: Arch::parse_list(&archs).map_err(|e| format!("GLM5_CUDA_ARCHS={archs}: {e}"))?,
+        jobs: var("NUM_JOBS")?.parse().unwrap_or(1),
+    };
+    let images = compile(table, &Toolkit::find()?, &options)?;
+    images.iter().flat_map(|image| &image.warnings).for_each(|warning| println!("cargo::warning={warning}"));
+    Ok(images)
+}
+
+fn var(name: &str) -> Result<String> {
+    env::var(name).map_err(|e| format!("{name}: {e}"))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+}
