@@ -24,17 +24,22 @@ __device__ __forceinline__ void reduce(const reduce_params &p) {
 
     // Integers, so that the order of blocks and lanes cannot show, and so that the adds hide behind the loads.
     unsigned long long sum = 0;
-    for (uint64_t tile = blockIdx.x; tile * kTile < p.n_vecs; tile += gridDim.x) {
+    const uint64_t n_tiles = p.n_vecs / kTile;
+#pragma unroll 1 // more than kUnroll at a time would cost registers, and a division to count the iterations
+    for (uint64_t tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
         const uint64_t first = tile * kTile + threadIdx.x;
         ulonglong2 vec[kUnroll];
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-            const uint64_t i = first + u * kThreads;
-            vec[u] = i < p.n_vecs ? src[i] : make_ulonglong2(0, 0);
-        }
+        for (int u = 0; u < kUnroll; ++u) vec[u] = src[first + u * kThreads];
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) sum += vec[u].x + vec[u].y;
     }
+
+    // The rest, less than a tile.
+    const uint64_t stride = static_cast<uint64_t>(gridDim.x) * kThreads;
+    const uint64_t first_left = n_tiles * kTile + static_cast<uint64_t>(blockIdx.x) * kThreads;
+    for (uint64_t i = first_left + threadIdx.x; i < p.n_vecs; i += stride)
+        sum += src[i].x + src[i].y;
 
     // Warps, then the block.
     for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);

@@ -22,13 +22,7 @@ use crate::{Result, Toolkit};
 pub const DEFAULT_ARCHS: &str = "90a,120a,compute_90";
 
 /// `-lineinfo` costs nothing at run time and names source lines in profilers and compute-sanitizer.
-const FLAGS: &[&str] = &[
-    "-fatbin",
-    "-std=c++17",
-    "-O3",
-    "-lineinfo",
-    "-Xptxas=-v,--warn-on-spills,--warn-on-local-memory-usage",
-];
+const FLAGS: &[&str] = &["-fatbin", "-std=c++17", "-O3", "-lineinfo", "-Xptxas=-v,--warn-on-spills"];
 
 /// Variables through which nvcc takes further options.
 pub const NVCC_VARIABLES: &[&str] = &["NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN"];

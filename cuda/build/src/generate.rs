@@ -41,9 +41,8 @@ impl Unit<'_> {
                 let text_of = format!("instances.toml: wrong smem of {}", entry.name);
                 _ = writeln!(text, "static_assert(sizeof({name}_smem{args}) == {smem}, \"{text_of}\");");
             }
-            // Parentheses keep the commas of template arguments out of the macro's.
             let (entry, threads) = (&entry.name, entry.threads);
-            _ = writeln!(text, "KERNEL_ENTRY({entry}, {params}, {threads}, ({name}{args}))");
+            _ = writeln!(text, "KERNEL_ENTRY({entry}, {params}, {threads}, {name}{args})");
         }
         text
     }
@@ -174,10 +173,10 @@ mod tests {
         assert!(first.contains("#include \"dequantize.cu\"\n"));
         let lines = "static_assert(sizeof(dequantize_smem<block_q4_K, bf16, 4>) == 2048, \
                      \"instances.toml: wrong smem of dequantize_q4_k_bf16_w4\");\n\
-                     KERNEL_ENTRY(dequantize_q4_k_bf16_w4, dequantize_params, 128, (dequantize<block_q4_K, bf16, 4>))\n";
+                     KERNEL_ENTRY(dequantize_q4_k_bf16_w4, dequantize_params, 128, dequantize<block_q4_K, bf16, 4>)\n";
         assert!(first.contains(lines), "{first}");
-        assert!(first.contains("(dequantize<block_iq2_xxs, float, 4>)"));
-        assert!(all.ends_with("KERNEL_ENTRY(touch, touch_params, 64, (touch))\n"));
+        assert!(first.contains(", dequantize<block_iq2_xxs, float, 4>)"));
+        assert!(all.ends_with("KERNEL_ENTRY(touch, touch_params, 64, touch)\n"));
     }
 
     #[test]

@@ -73,6 +73,16 @@ impl Toolkit {
     }
 }
 
+/// The full version of a tool of the toolkit, such as `13.0.88`.
+///
+/// # Errors
+/// A tool that does not run or does not tell.
+pub fn version_of(tool: &Path) -> Result<String> {
+    let said = run(Command::new(tool).arg("--version"))?;
+    let version = said.split_once(", V").and_then(|(_, rest)| rest.lines().next());
+    version.map(str::to_owned).ok_or(format!("{} --version names no version", tool.display()))
+}
+
 /// Runs a command to its end; its standard output.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
