@@ -58,3 +58,27 @@ fn var(name: &str) -> Result<String> {
 fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
 }
+
+/// Writes the Rust side of `cuda/include/params.h`: params structs for everyone, block structs for a test to compare with
+/// those of `quant::block`.
+#[cfg(feature = "regen-bindings")]
+fn regenerate_bindings() -> Result<()> {
+    println!("cargo::rerun-if-changed=cuda/include/params.h");
+    println!("cargo::rerun-if-changed=src/sys"); // what was written by hand there does not stay
+    let builder = || {
+        bindgen::Builder::default()
+            .header("cuda/include/params.h")
+            .disable_header_comment()
+            .raw_line("// Generated from cuda/include/params.h by `tools/regen-bindings.sh`. Do not edit.")
+            .rustfmt_configuration_file(Some(PathBuf::from("rustfmt.toml")))
+            .use_core()
+    };
+    for (file, builder) in [
+        ("src/sys/params.rs", builder().allowlist_type(".*_params").blocklist_type("block_.*")),
+        ("src/sys/blocks.rs", builder().allowlist_type("block_.*").generate_comments(false)),
+    ] {
+        let bindings = builder.generate().map_err(|e| e.to_string())?;
+        bindings.write_to_file(file).map_err(|e| format!("{file}: {e}"))?;
+    }
+    Ok(())
+}

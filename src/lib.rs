@@ -8,6 +8,7 @@
 //! | [`ops`] | one operation each: safe function, checks, reference in plain loops |
 //! | [`cpu`] | the fast CPU path: threads and SIMD |
 //! | [`kernels`] | which GPU kernels exist, and their code |
+//! | [`sys`] | the params structs of those kernels, in C layout |
 //! | [`gguf`], [`quant`] | files; block types and their dequantization. No model |
 //! | [`tensor`], [`error`] | matrices on a device; the one error type |
 
@@ -18,6 +19,7 @@ pub mod kernels;
 pub mod model;
 pub mod ops;
 pub mod quant;
+pub mod sys;
 pub mod tensor;
 pub mod text;
 
