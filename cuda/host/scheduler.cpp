@@ -95,11 +95,12 @@ void finish_block(Grid &grid, Block &block) {
     }
 }
 
-// Uniform, or by priority among a few candidates, so that some threads stay behind for long.
+// Uniform, or mostly by priority among a few candidates, so that some threads stay behind for long, but not for ever.
 Thread &take_ready(Grid &grid) {
     auto &ready = grid.ready;
+    const unsigned candidates = grid.rng.one_in(8) ? 1 : grid.candidates;
     std::size_t best = grid.rng.below(static_cast<std::uint32_t>(ready.size()));
-    for (unsigned i = 1; i < grid.candidates; ++i) {
+    for (unsigned i = 1; i < candidates; ++i) {
         const std::size_t other = grid.rng.below(static_cast<std::uint32_t>(ready.size()));
         if (ready[other]->priority > ready[best]->priority) best = other;
     }
@@ -141,7 +142,7 @@ std::string waiting_text(const Block &block) {
         text += "\n  threads " + ranges(group) + ": ";
         switch (first.state) {
         case State::Done: text += "returned"; continue;
-        case State::Ready: text += "poll in "; break;
+        case State::Ready: text += first.spinning ? "poll in " : "stopped after "; break;
         case State::Barrier: text += "wait at "; break;
         case State::Warp: text += "wait for their warp in "; break;
         case State::Mbarrier: text += "wait in "; break;
@@ -219,6 +220,7 @@ void wait(State state, const char *what, Site site) {
 void yield(bool spinning) {
     Thread &thread = self();
     thread.spinning = spinning;
+    if (spinning) thread.priority /= 2; // whom it polls for should get to run
     thread.state = State::Ready;
     t_grid->ready.push_back(&thread);
     fiber_switch(thread.fiber, t_grid->scheduler);

@@ -20,14 +20,17 @@ void warp_collective(unsigned mask, const char *what, Site site, void *operands,
             fail(EMU_DIVERGENCE, "%s at %s:%d: mask 0x%08x names lane %u, which has returned", what, site.file, site.line, mask,
                  other);
     }
+    // Names are compared as text: each translation unit has its own copy of a literal.
     std::size_t at = 0;
-    while (at < warp.open.size() && !(warp.open[at].mask & mask)) ++at;
+    while (at < warp.open.size() && (warp.open[at].mask != mask || std::strcmp(warp.open[at].what, what) != 0)) ++at;
     if (at == warp.open.size()) warp.open.push_back({mask, 0, what, site, perform});
     WarpOp &op = warp.open[at];
-    // Names are compared as text: each translation unit has its own copy of a literal.
-    if (op.mask != mask || (op.what != what && std::strcmp(op.what, what) != 0))
-        fail(EMU_DIVERGENCE, "%s at %s:%d with mask 0x%08x, but lanes 0x%08x of the warp are in %s at %s:%d with mask 0x%08x",
-             what, site.file, site.line, mask, op.arrived, op.what, op.site.file, op.site.line, op.mask);
+    // Some lanes may still be in an operation of fewer lanes; but two operations must not wait for each other's lanes.
+    for (const WarpOp &other : warp.open) {
+        if (&other != &op && (other.arrived & mask) && (other.mask & (op.arrived | 1u << lane)))
+            fail(EMU_DIVERGENCE, "%s at %s:%d with mask 0x%08x, but lanes 0x%08x of the warp are in %s at %s:%d with mask 0x%08x",
+                 what, site.file, site.line, mask, other.arrived, other.what, other.site.file, other.site.line, other.mask);
+    }
 
     warp.lanes[lane] = operands;
     op.arrived |= 1u << lane;
