@@ -80,11 +80,6 @@ impl Image {
     pub const ALL: &'static [Image] = IMAGES;
 }
 
-/// `include_bytes!` aligns to 1; the driver reads words.
-#[cfg(feature = "cuda")]
-#[repr(C, align(16))]
-struct Aligned<T>(T);
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -28,18 +28,31 @@ pub fn units(table: &Table) -> Vec<Unit<'_>> {
         .collect()
 }
 
+/// A template, so that the compiler's message has both numbers.
+const SMEM_IS: &str = "\
+template <auto kTable, auto kKernel> struct smem_is {
+    static_assert(kTable == kKernel, \"smem in instances.toml (kTable) is not the size of the kernel's struct (kKernel)\");
+    static constexpr bool checked = true;
+};
+";
+
 impl Unit<'_> {
     /// The source, the same for nvcc and for the emulator: the kernel file, then `KERNEL_ENTRY` per instance.
     pub fn source(&self) -> String {
         let Family { name, source, params, .. } = self.family;
         let mut text = format!("// Generated from cuda/instances.toml.\n#include \"{source}\"\n\n");
+        if self.entries.iter().any(|entry| entry.smem > 0) {
+            text += SMEM_IS;
+        }
         for entry in self.entries {
             let args: Vec<_> = entry.args.iter().map(|arg| arg.cpp()).collect();
             let args = if args.is_empty() { String::new() } else { format!("<{}>", args.join(", ")) };
             if entry.smem > 0 {
-                let smem = entry.smem;
-                let text_of = format!("instances.toml: wrong smem of {}", entry.name);
-                _ = writeln!(text, "static_assert(sizeof({name}_smem{args}) == {smem}, \"{text_of}\");");
+                _ = writeln!(
+                    text,
+                    "static_assert(smem_is<{}, sizeof({name}_smem{args})>::checked);",
+                    entry.smem
+                );
             }
             let (entry, threads) = (&entry.name, entry.threads);
             _ = writeln!(text, "KERNEL_ENTRY({entry}, {params}, {threads}, {name}{args})");
@@ -171,8 +184,7 @@ mod tests {
         assert_eq!(all.matches("KERNEL_ENTRY").count(), 13);
         let first = units[0].source();
         assert!(first.contains("#include \"dequantize.cu\"\n"));
-        let lines = "static_assert(sizeof(dequantize_smem<block_q4_K, bf16, 4>) == 2048, \
-                     \"instances.toml: wrong smem of dequantize_q4_k_bf16_w4\");\n\
+        let lines = "static_assert(smem_is<2048, sizeof(dequantize_smem<block_q4_K, bf16, 4>)>::checked);\n\
                      KERNEL_ENTRY(dequantize_q4_k_bf16_w4, dequantize_params, 128, dequantize<block_q4_K, bf16, 4>)\n";
         assert!(first.contains(lines), "{first}");
         assert!(first.contains(", dequantize<block_iq2_xxs, float, 4>)"));

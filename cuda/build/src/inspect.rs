@@ -30,7 +30,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// How many of its instructions match ([`matches`]).
+    /// How many of its instructions match ([`matches()`]).
     pub fn count(&self, pattern: &str) -> u32 {
         self.instructions.iter().filter(|(opcode, _)| matches(pattern, opcode)).map(|(_, n)| n).sum()
     }

@@ -16,7 +16,7 @@ pub const MAX_SMEM_SM120: u32 = 101_376;
 pub const MAX_SMEM_SM90: u32 = 232_448;
 
 /// Entries that one run of nvcc compiles. Small enough that a family's units keep all cores busy, and large enough that
-/// parsing the headers (0.3 s a unit) stays noise.
+/// nvcc's start and the headers (0.9 s a unit for three architectures) stay noise.
 const UNIT_ENTRIES: usize = 8;
 
 /// The checked table.
@@ -60,7 +60,7 @@ pub struct Entry {
     pub threads: u32,
     /// Bytes of dynamic shared memory: `sizeof(<family>_smem<args>)`.
     pub smem: u32,
-    /// Instructions that must be there ([`crate::inspect::matches`]).
+    /// Instructions that must be there ([`crate::inspect::matches()`]).
     pub expect: Vec<String>,
     /// Instructions that must not be there.
     pub forbid: Vec<String>,
