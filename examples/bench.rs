@@ -22,7 +22,7 @@ use common::progress;
 /// arbitrary, nothing is sampled or printed meanwhile. Each test runs once to warm up, then as often as asked for; the
 /// table has mean and standard deviation.
 #[derive(Debug, Parser)]
-#[command(name = "bench", version, after_help = format!(
+#[command(name = "bench", version, allow_negative_numbers = true, after_help = format!(
     "Example: two prompt sizes and decoding, at the beginning and behind 2048 tokens, on two threads:\n  \
      cargo run --release --example bench -- -p 128,512 -n 128 -d 0,2048 --threads 2\n\n{EXIT_CODES}"
 ))]

@@ -22,7 +22,7 @@ use common::{progress, prompt};
 /// chunks of --context tokens, the rest is left out. Each chunk is run alone from position 0, and its second half is scored:
 /// with 512, the predictions at positions 256 to 510.
 #[derive(Debug, Parser)]
-#[command(name = "perplexity", version, after_help = format!(
+#[command(name = "perplexity", version, allow_negative_numbers = true, after_help = format!(
     "Example: a text that the small model has never seen:\n  \
      cargo run --release --example perplexity -- --file models/texts/held.txt\n\n{EXIT_CODES}"
 ))]
