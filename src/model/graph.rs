@@ -164,9 +164,8 @@ impl Model {
     }
 
     fn check(&self, batch: &Batch<'_>, cache: &Cache) -> Result<()> {
-        let widths = |c: &Cache| (c.latent.len(), c.latent.first().map(|l| l.width()));
-        if widths(cache) != (self.config.n_layers, Some(self.config.latent_width())) {
-            return Err(Error::argument("cache", "one made by this model", format!("{:?}", widths(cache))));
+        if !cache.fits(&self.config) {
+            return Err(Error::argument("cache", "one made by this model", "one of other layers"));
         }
         let vocab = self.config.vocab_size;
         if batch.sequences().is_empty() || batch.sequences().iter().any(|s| s.tokens.is_empty()) {
