@@ -131,6 +131,21 @@ impl<T: Element> Tensor<T> {
         self.rows = rows;
     }
 
+    /// Adds the rows of another tensor of the same width.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if widths differ.
+    pub fn append(&mut self, other: &Self) -> Result<()> {
+        if other.cols != self.cols {
+            return Err(Error::shape("append", format!("rows of {}", self.cols), other.cols));
+        }
+        match (&mut self.storage, &other.storage) {
+            (Storage::Cpu(to), Storage::Cpu(from)) => to.extend_from_slice(from),
+        }
+        self.rows += other.rows;
+        Ok(())
+    }
+
     /// The values in host memory, row after row.
     ///
     /// # Errors

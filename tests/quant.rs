@@ -1,7 +1,9 @@
 //! Dequantization of block types against golden blocks, against gguf-py over every codebook entry, and against the
 //! formulas; refusals; weights. Quantization is tested in `quantize.rs`.
 
-mod suites;
+mod suites {
+    pub mod blocks;
+}
 
 use glm5::Error;
 use glm5::quant::block::*;

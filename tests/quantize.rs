@@ -1,6 +1,8 @@
 //! Quantization of weights and activations: errors within stated bounds, exact cases, what is refused.
 
-mod suites;
+mod suites {
+    pub mod blocks;
+}
 
 use glm5::Error;
 use glm5::quant::activations::ACT_SUM_ELEMS;

@@ -138,12 +138,16 @@ fn copy_rounded<'a>(cpu: &'a Cpu, x: &[f32], k: usize, round: impl Fn(&mut [f32]
 pub(super) fn round_int8_rows(x: &mut [f32], k: usize, m: usize) {
     let block = if m == 1 { 32 } else { 256 };
     for block in x.chunks_mut(k).flat_map(|row| row.chunks_mut(block)) {
-        let amax = block.iter().fold(0f32, |m, v| if v.is_nan() { f32::NAN } else { m.max(v.abs()) });
+        // Absolute values order as their bits do, NaN above all (f32::max would drop it).
+        let amax = f32::from_bits(block.iter().fold(0, |m, v| m.max(v.to_bits() & 0x7fff_ffff)));
         let scale = amax / 127.0;
         match scale {
-            s if !s.is_finite() || amax.is_nan() => block.fill(f32::NAN),
+            _ if !amax.is_finite() => block.fill(f32::NAN),
             s if s < f32::MIN_POSITIVE => block.fill(0.0),
-            s => block.iter_mut().for_each(|x| *x = (*x / s).round_ties_even() * s),
+            s => {
+                let inverse = 1.0 / s; // As there; a division rounds some halves to the other side.
+                block.iter_mut().for_each(|x| *x = (*x * inverse).round_ties_even() * s);
+            }
         }
     }
 }

@@ -34,12 +34,10 @@ impl<'a> Rect<'a> {
     /// Columns `..at` and `at..`.
     pub fn split_cols(self, at: usize) -> (Self, Self) {
         assert!(at <= self.cols);
-        // SAFETY: `at <= cols <= stride`, so the pointer stays within the borrow (or one past its last row's end).
-        let right = Rect {
-            ptr: unsafe { self.ptr.add(if self.rows == 0 { 0 } else { at }) },
-            cols: self.cols - at,
-            ..self
-        };
+        let offset = if self.rows == 0 { 0 } else { at };
+        // SAFETY: `at <= cols <= stride`, so the pointer stays within the borrow, or one past the end of its last row.
+        let ptr = unsafe { self.ptr.add(offset) };
+        let right = Rect { ptr, cols: self.cols - at, ..self };
         (Rect { cols: at, ..self }, right)
     }
 
@@ -48,7 +46,8 @@ impl<'a> Rect<'a> {
         assert!(at <= self.rows);
         let offset = if at == self.rows { 0 } else { at * self.stride };
         // SAFETY: row `at` exists, or the lower part is empty and the pointer is not moved.
-        let below = Rect { ptr: unsafe { self.ptr.add(offset) }, rows: self.rows - at, ..self };
+        let ptr = unsafe { self.ptr.add(offset) };
+        let below = Rect { ptr, rows: self.rows - at, ..self };
         (Rect { rows: at, ..self }, below)
     }
 

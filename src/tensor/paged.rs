@@ -212,6 +212,11 @@ impl RaggedRows {
         self.tables.clear();
     }
 
+    /// Makes room for page tables of `tokens` tokens in all, so that growing sequences do not allocate.
+    pub fn reserve(&mut self, tokens: usize) {
+        self.tables.reserve(tokens.div_ceil(PAGE_ROWS));
+    }
+
     /// Adds `n` rows of one sequence at positions `start .. start + n`; `pages` is its page table, which must cover them.
     ///
     /// # Errors

@@ -1,3 +1,63 @@
-//! What several test crates share.
+//! One property suite per operation, written once. A suite says what must hold on any device; a test file instantiates it
+//! for its devices with the suite's `*_properties!` macro.
+
+#![allow(unused_macros, unused_imports)] // A device may not have every operation yet.
+
+use proptest::prelude::ProptestConfig;
+use proptest::test_runner::FileFailurePersistence;
 
 pub mod blocks;
+pub mod close;
+pub mod inputs;
+
+/// `cases` cases, or as many as the environment variable `PROPTEST_CASES` says. Seeds of failures go to a file beside the
+/// test file, to be committed.
+pub fn config(cases: u32) -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(cases);
+    let persistence = FileFailurePersistence::WithSource("regressions");
+    ProptestConfig { cases, failure_persistence: Some(Box::new(persistence)), ..ProptestConfig::default() }
+}
+
+/// Makes tests of a suite's functions: `properties! { module, devices, cases; property(strategy), ...; fixed, ... }`, where
+/// `devices` is a function that gives groups of devices with the same bits, `property` takes a group and a case, `fixed`
+/// takes a group alone.
+macro_rules! properties {
+    ($suite:ident, $devices:path, $cases:expr; $($property:ident($strategy:ident)),*; $($fixed:ident),*) => {
+        mod $suite {
+            use crate::suites::$suite as suite;
+            proptest::proptest! {
+                #![proptest_config($crate::suites::config($cases))]
+                $(
+                    #[test]
+                    fn $property(case in suite::$strategy()) {
+                        for devices in $devices() {
+                            suite::$property(&devices, case.clone())?;
+                        }
+                    }
+                )*
+            }
+            $(
+                #[test]
+                fn $fixed() {
+                    for devices in $devices() {
+                        suite::$fixed(&devices);
+                    }
+                }
+            )*
+        }
+    };
+}
+pub(crate) use properties;
+
+pub mod dsa_indexer;
+pub mod dsa_topk;
+pub mod embedding;
+pub mod ffn;
+pub mod linear;
+pub mod logits;
+pub mod mla_attention;
+pub mod moe;
+pub mod norm;
+pub mod rope;
+pub mod router;
+pub mod sequences;

@@ -1,4 +1,7 @@
 //! Linear layers, as specified, and the rounding of activations that [`Precision::Fast`](crate::tensor::Precision) means.
+//!
+//! Fast layers are these layers on rounded activations: int8 by [`round_int8`] with [`int8_block`], or [`round_bf16`] for
+//! one matrix per head. Weights that are not quantized (F32, F16, BF16) take their activations as they are.
 
 use half::bf16;
 
@@ -57,7 +60,8 @@ pub fn head_linear<X: Copy + Into<f64>>(
     Ok(y)
 }
 
-/// Values that share one scale when `m` rows are rounded to int8: 32 for a single row, 256 for more.
+/// Values that share one scale when a matrix takes `m` rows in one call (for an expert: the rows that chose it): 32 for a
+/// single row, 256 for more.
 pub fn int8_block(m: usize) -> usize {
     if m == 1 { 32 } else { 256 }
 }

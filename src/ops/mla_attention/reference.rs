@@ -112,18 +112,18 @@ pub fn naive<X: Copy + Into<f64>>(
         for s in 0..n {
             let row = &keys[s * (rank + rope)..(s + 1) * (rank + rope)];
             for d in 0..nope {
-                for r in 0..rank {
+                for (r, c) in row[..rank].iter().enumerate() {
                     let w = expansion.k_b[(h * rank + r) * nope + d];
-                    k[s * (nope + rope) + d] += f64::from(w) * f64::from(row[r]);
+                    k[s * (nope + rope) + d] += f64::from(w) * f64::from(*c);
                 }
             }
             for d in 0..rope {
                 k[s * (nope + rope) + nope + d] = f64::from(row[rank + d]);
             }
             for j in 0..v_dim {
-                for r in 0..rank {
+                for (r, c) in row[..rank].iter().enumerate() {
                     let w = expansion.v_b[(h * v_dim + j) * rank + r];
-                    v[s * v_dim + j] += f64::from(w) * f64::from(row[r]);
+                    v[s * v_dim + j] += f64::from(w) * f64::from(*c);
                 }
             }
         }

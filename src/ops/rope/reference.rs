@@ -29,11 +29,11 @@ pub fn rope<X: Copy + Into<f64>>(x: &[X], positions: &[u32], dim: usize, base: f
         return Err(Error::shape("rope", format!("parts of {dim} for {} rows", positions.len()), parts));
     }
     let mut y = vec![0.0; x.len()];
-    for t in 0..positions.len() {
+    for (t, position) in positions.iter().enumerate() {
         for h in 0..heads {
             let part = (t * heads + h) * dim;
             for i in 0..dim / 2 {
-                let phi = f64::from(positions[t]) * freqs[i];
+                let phi = f64::from(*position) * freqs[i];
                 let (a, b): (f64, f64) = (x[part + 2 * i].into(), x[part + 2 * i + 1].into());
                 y[part + 2 * i] = a * phi.cos() - b * phi.sin();
                 y[part + 2 * i + 1] = a * phi.sin() + b * phi.cos();

@@ -1,0 +1,275 @@
+//! Quantized linear layers: single, several on one input, one per head.
+
+use glm5::ops::linear::{head_linear, linear, linear_many, reference};
+use glm5::quant::{GgmlType, Weight};
+use glm5::tensor::{Device, Heads, Precision};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+use super::blocks::{Rng, any_type, random_blocks, random_weight};
+use super::close::{POISON, close, equal, magnitudes, sum_slack};
+use super::inputs::*;
+
+macro_rules! linear_properties {
+    ($devices:path, $cases:expr) => {
+        $crate::suites::properties! { linear, $devices, $cases;
+        exact_is_the_reference(case), fast_is_the_reference_on_rounded_activations(case),
+        many_are_the_same_as_each_alone(many_case), rows_do_not_depend_on_each_other(case),
+        head_linear_is_the_reference_and_leaves_other_columns(head_case);
+        every_type_and_width_is_computed, tells_rows_from_columns, refuses_what_does_not_fit }
+    };
+}
+pub(crate) use linear_properties;
+
+#[derive(Debug, Clone)]
+pub struct Case {
+    ty: GgmlType,
+    m: usize,
+    n: usize,
+    k: usize,
+    /// Blocks with zero, negative, subnormal and largest scales among the others.
+    edges: bool,
+    seed: u64,
+}
+
+impl Case {
+    fn inputs(&self) -> (Weight, Vec<f32>) {
+        let blocks = self.n * (self.k / self.ty.block_elems());
+        let bytes = random_blocks(self.ty, blocks, self.edges, self.seed);
+        let w = Weight::new(self.ty, [1, self.n, self.k], bytes.into()).unwrap();
+        (w, activations(self.m, self.k, &mut Rng(!self.seed)))
+    }
+}
+
+fn outputs() -> impl Strategy<Value = usize> {
+    prop_oneof![prop::sample::select(vec![1usize, 7, 8, 9, 31, 33, 65]), 1usize..80]
+}
+
+pub fn case() -> impl Strategy<Value = Case> {
+    (type_and_width(1536), any_m(), outputs(), any::<bool>(), any::<u64>())
+        .prop_map(|((ty, k), m, n, edges, seed)| Case { ty, m, n, k, edges, seed })
+}
+
+fn run(d: &Device, w: &Weight, x: &[f32], precision: Precision) -> glm5::Result<Vec<f32>> {
+    let mut y = poisoned(d, x.len() / w.cols(), w.rows());
+    linear(&matrix(d, w), &tensor(d, w.cols(), x), &mut y, precision)?;
+    Ok(host(&y))
+}
+
+pub fn exact_is_the_reference(devices: &[Device], c: Case) -> TestCaseResult {
+    let (w, x) = c.inputs();
+    let got = on_each(devices, |d| run(d, &w, &x, Precision::Exact))?;
+    let w = values(&w);
+    let want = reference::linear(&w, &x, c.n, c.k).unwrap();
+    let magnitudes = magnitudes(&w, &x, c.k);
+    close("y", &got, &want, |i| sum_slack(c.k, magnitudes[i]))
+}
+
+/// Tight against the reference fed the same rounded activations. Against the ideal, each activation may be off by half
+/// a step of its block.
+pub fn fast_is_the_reference_on_rounded_activations(devices: &[Device], c: Case) -> TestCaseResult {
+    let (w, x) = c.inputs();
+    let got = on_each(devices, |d| run(d, &w, &x, Precision::Fast))?;
+    let w = values(&w);
+    let block = reference::int8_block(c.m);
+    let rounded = if is_quantized(c.ty) { reference::round_int8(&x, c.k, block).unwrap() } else { x.clone() };
+    let want = reference::linear(&w, &rounded, c.n, c.k).unwrap();
+    let sums = magnitudes(&w, &rounded, c.k);
+    close("y", &got, &want, |i| sum_slack(c.k, sums[i]))?;
+
+    let ideal = reference::linear(&w, &x, c.n, c.k).unwrap();
+    let mut steps = Vec::new();
+    for b in x.chunks(c.k).flat_map(|row| row.chunks(block)) {
+        let amax = b.iter().fold(0.0f32, |a, v| a.max(v.abs()));
+        steps.extend(b.iter().map(|_| f64::from(amax) / 127.0));
+    }
+    let off = magnitudes(&w, &steps, c.k);
+    close("y against the ideal", &got, &ideal, |i| 0.501 * off[i] + sum_slack(c.k, sums[i]))
+}
+
+#[derive(Debug, Clone)]
+pub struct ManyCase {
+    m: usize,
+    k: usize,
+    weights: Vec<(usize, u64)>,
+    precision: Precision,
+}
+
+pub fn many_case() -> impl Strategy<Value = ManyCase> {
+    let weights = prop::collection::vec((outputs(), any::<u64>()), 1..5);
+    let precision = prop::sample::select(vec![Precision::Exact, Precision::Fast]);
+    let k = prop::sample::select(vec![256usize, 512]);
+    (any_m(), k, weights, precision).prop_map(|(m, k, weights, precision)| ManyCase {
+        m,
+        k,
+        weights,
+        precision,
+    })
+}
+
+pub fn many_are_the_same_as_each_alone(devices: &[Device], c: ManyCase) -> TestCaseResult {
+    let weights: Vec<Weight> = c
+        .weights
+        .iter()
+        .map(|(n, seed)| random_weight(type_for(c.k, &mut Rng(*seed)), 1, *n, c.k, *seed))
+        .collect();
+    let x = activations(c.m, c.k, &mut Rng(c.weights[0].1));
+    let together = on_each(devices, |d| {
+        let on_device: Vec<_> = weights.iter().map(|w| matrix(d, w)).collect();
+        let mut ys: Vec<_> = weights.iter().map(|w| poisoned(d, c.m, w.rows())).collect();
+        let (ws, mut outs): (Vec<_>, Vec<_>) = on_device.iter().zip(&mut ys).unzip();
+        linear_many(&ws, &tensor(d, c.k, &x), &mut outs, c.precision)?;
+        Ok(ys.iter().map(host).collect::<Vec<_>>())
+    })?;
+    for (w, together) in weights.iter().zip(together) {
+        let alone = on_each(&devices[..1], |d| run(d, w, &x, c.precision))?;
+        equal("y", &together, &alone)?;
+    }
+    Ok(())
+}
+
+/// NaN in one row of a batch stays in that row.
+pub fn rows_do_not_depend_on_each_other(devices: &[Device], c: Case) -> TestCaseResult {
+    let (w, mut x) = c.inputs();
+    let spoiled = Rng(c.seed).below(c.m);
+    for precision in [Precision::Exact, Precision::Fast] {
+        let clean = on_each(devices, |d| run(d, &w, &x, precision))?;
+        x[spoiled * c.k] = f32::NAN;
+        let got = on_each(devices, |d| run(d, &w, &x, precision))?;
+        x[spoiled * c.k] = 1.0;
+        for t in 0..c.m {
+            let row = t * c.n..(t + 1) * c.n;
+            if t == spoiled {
+                prop_assert!(got[row].iter().all(|v| v.is_nan()), "{}: NaN was lost", precision);
+            } else {
+                equal("other rows", &got[row.clone()], &clean[row])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug, Clone)]
+pub struct HeadCase {
+    ty: GgmlType,
+    m: usize,
+    heads: usize,
+    n: usize,
+    k: usize,
+    precision: Precision,
+    seed: u64,
+}
+
+pub fn head_case() -> impl Strategy<Value = HeadCase> {
+    let shape = prop_oneof![2 => type_and_width(512), 1 => (any_type(), Just(512usize))];
+    let heads = prop::sample::select(vec![1usize, 2, 3, 5, 16, 64]);
+    let precision = prop::sample::select(vec![Precision::Exact, Precision::Fast]);
+    (shape, small_m(), heads, outputs(), precision, any::<u64>()).prop_map(
+        |((ty, k), m, heads, n, precision, seed)| {
+            let n = n.min(600 / heads); // Enough to show, quick enough to run.
+            HeadCase { ty, m, heads, n: n.max(1), k, precision, seed }
+        },
+    )
+}
+
+pub fn head_linear_is_the_reference_and_leaves_other_columns(
+    devices: &[Device],
+    c: HeadCase,
+) -> TestCaseResult {
+    let rng = &mut Rng(!c.seed);
+    let w = random_weight(c.ty, c.heads, c.n, c.k, c.seed);
+    let (x_heads, x_cols) = spread_heads(c.heads, c.k, rng);
+    let (y_heads, y_cols) = spread_heads(c.heads, c.n, rng);
+    let mut x = activations(c.m, x_cols, rng);
+    // What lies between the heads must not matter.
+    let parts = gather(&x, x_cols, x_heads);
+    x.iter_mut().for_each(|v| *v = f32::NAN);
+    for (t, row) in x.chunks_mut(x_cols).enumerate() {
+        for h in 0..c.heads {
+            let part = (t * c.heads + h) * c.k;
+            row[h * x_heads.stride + x_heads.offset..][..c.k].copy_from_slice(&parts[part..part + c.k]);
+        }
+    }
+    let got = on_each(devices, |d| {
+        let mut y = poisoned(d, c.m, y_cols);
+        head_linear(&matrix(d, &w), &tensor(d, x_cols, &x), x_heads, &mut y, y_heads, c.precision)?;
+        Ok(host(&y))
+    })?;
+    let others = outside(&got, y_cols, y_heads);
+    prop_assert!(others.iter().all(|v| v.to_bits() == POISON.to_bits()), "wrote outside the heads");
+
+    let rounded = match c.precision {
+        Precision::Fast if is_quantized(c.ty) => reference::round_bf16(&parts),
+        _ => parts,
+    };
+    let w = values(&w);
+    let want = reference::head_linear(&w, &rounded, c.heads, c.n, c.k).unwrap();
+    let mut magnitude = Vec::new();
+    for (i, x) in rounded.chunks(c.k).enumerate() {
+        let slab = i % c.heads * c.n * c.k;
+        magnitude.extend(magnitudes(&w[slab..slab + c.n * c.k], x, c.k));
+    }
+    close("y", &gather(&got, y_cols, y_heads), &want, |i| sum_slack(c.k, magnitude[i]))
+}
+
+/// Each type with each width it can have, for one token and for several: none is left to chance.
+pub fn every_type_and_width_is_computed(devices: &[Device]) {
+    for ty in super::blocks::SUPPORTED {
+        for k in widths(ty) {
+            for m in [1, 4] {
+                let c = Case { ty, m, n: 5, k, edges: false, seed: (k + m) as u64 };
+                exact_is_the_reference(devices, c.clone()).unwrap_or_else(|e| panic!("exact {c:?}: {e}"));
+                fast_is_the_reference_on_rounded_activations(devices, c.clone())
+                    .unwrap_or_else(|e| panic!("fast {c:?}: {e}"));
+            }
+        }
+    }
+}
+
+/// A square matrix of numbers that say where they stand, probed by unit vectors: column `i` comes out, not row `i`.
+pub fn tells_rows_from_columns(devices: &[Device]) {
+    let k = 32;
+    let entries: Vec<f32> = (0..k * k).map(|i| (i / k * 100 + i % k) as f32).collect();
+    let bytes: Vec<u8> = entries.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let w = Weight::new(GgmlType::F32, [1, k, k], bytes.into()).unwrap();
+    for d in devices {
+        for i in 0..k {
+            let mut x = vec![0.0; k];
+            x[i] = 1.0;
+            let column: Vec<f32> = (0..k).map(|j| (j * 100 + i) as f32).collect();
+            assert_eq!(run(d, &w, &x, Precision::Exact).unwrap(), column, "unit vector {i}");
+        }
+    }
+}
+
+pub fn refuses_what_does_not_fit(devices: &[Device]) {
+    let d = &devices[0];
+    let w = matrix(d, &random_weight(GgmlType::Q8_0, 1, 6, 32, 1));
+    let stack = matrix(d, &random_weight(GgmlType::Q8_0, 2, 6, 32, 1));
+    let x = tensor(d, 32, &[1.0; 96]);
+    let wide = tensor(d, 64, &[1.0; 192]);
+    let (mut y, mut short, mut narrow) = (poisoned(d, 3, 6), poisoned(d, 2, 6), poisoned(d, 3, 5));
+    let (mut z, mut y2) = (poisoned(d, 3, 12), poisoned(d, 2, 12));
+    let exact = Precision::Exact;
+    let x_heads = Heads { n: 2, stride: 32, offset: 0, len: 32 };
+    let y_heads = Heads { n: 2, stride: 6, offset: 0, len: 6 };
+    refused(vec![
+        ("x width", linear(&w, &wide, &mut y, exact)),
+        ("y rows", linear(&w, &x, &mut short, exact)),
+        ("y cols", linear(&w, &x, &mut narrow, exact)),
+        ("a stack", linear(&stack, &x, &mut y, exact)),
+        ("counts", linear_many(&[&w, &w], &x, &mut [&mut y], exact)),
+        ("the second", linear_many(&[&w, &w], &x, &mut [&mut y, &mut narrow], exact)),
+        ("head count", head_linear(&w, &wide, x_heads, &mut z, y_heads, exact)),
+        ("x head width", head_linear(&stack, &wide, Heads { len: 31, ..x_heads }, &mut z, y_heads, exact)),
+        ("x heads beyond", head_linear(&stack, &x, x_heads, &mut z, y_heads, exact)),
+        ("y head width", head_linear(&stack, &wide, x_heads, &mut z, Heads { len: 5, ..y_heads }, exact)),
+        (
+            "y heads beyond",
+            head_linear(&stack, &wide, x_heads, &mut z, Heads { stride: 7, ..y_heads }, exact),
+        ),
+        ("y overlap", head_linear(&stack, &wide, x_heads, &mut z, Heads { stride: 5, ..y_heads }, exact)),
+        ("y head rows", head_linear(&stack, &wide, x_heads, &mut y2, y_heads, exact)),
+    ]);
+    assert!([y, short, narrow, z, y2].iter().all(untouched), "a refused call wrote something");
+}

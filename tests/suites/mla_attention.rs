@@ -1,0 +1,308 @@
+//! Latent attention, dense and over selected keys.
+
+use glm5::ops::dsa_topk::Selection;
+use glm5::ops::linear::head_linear;
+use glm5::ops::mla_attention::{MlaConfig, mla_attention, reference};
+use glm5::quant::GgmlType;
+use glm5::tensor::{CacheType, Device, Heads, PagedRows, Precision, RaggedRows, Tensor};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+use super::blocks::{Rng, random_weight};
+use super::close::{EPS, close, equal, relative};
+use super::inputs::*;
+use super::sequences::{Batch, Sequence, any_cache_type, any_sequences};
+
+macro_rules! mla_attention_properties {
+    ($devices:path, $cases:expr) => {
+        $crate::suites::properties! { mla_attention, $devices, $cases;
+        dense_is_the_reference(case), selected_is_the_reference(case), selecting_all_is_dense(case),
+        absorbed_is_naive(naive_case), huge_logits_pick_one_key(case);
+        takes_the_real_sizes, rows_without_keys_give_zeros, refuses_what_does_not_fit }
+    };
+}
+pub(crate) use mla_attention_properties;
+
+#[derive(Debug, Clone)]
+pub struct Case {
+    sequences: Vec<Sequence>,
+    config: MlaConfig,
+    ty: CacheType,
+    seed: u64,
+}
+
+pub fn case() -> impl Strategy<Value = Case> {
+    let heads = prop::sample::select(vec![1usize, 2, 3, 5, 16]);
+    let rank = prop::sample::select(vec![1usize, 4, 16, 17, 33, 96]);
+    let rope = prop::sample::select(vec![0usize, 2, 8, 64]);
+    (any_sequences(3), heads, rank, rope, any_cache_type(), any::<u64>()).prop_map(
+        |(sequences, n_heads, kv_lora_rank, qk_rope_head_dim, ty, seed)| {
+            let sm_scale = 0.7 / ((kv_lora_rank + qk_rope_head_dim) as f32).sqrt();
+            Case {
+                sequences,
+                config: MlaConfig { n_heads, kv_lora_rank, qk_rope_head_dim, sm_scale },
+                ty,
+                seed,
+            }
+        },
+    )
+}
+
+fn width(c: &MlaConfig) -> usize {
+    c.kv_lora_rank + c.qk_rope_head_dim
+}
+
+/// A selection on a device, with room for two positions more than any row has, full of what an earlier step left.
+fn selection(d: &Device, rows: &[Vec<u32>]) -> glm5::Result<Selection> {
+    let k = rows.iter().map(Vec::len).max().unwrap_or(0) + 2;
+    let mut indices = vec![u32::MAX / 2; rows.len() * k];
+    for (t, row) in rows.iter().enumerate() {
+        indices[t * k..][..row.len()].copy_from_slice(row);
+    }
+    Ok(Selection {
+        indices: Tensor::from_vec(d, rows.len(), k, indices)?,
+        lens: Tensor::from_vec(d, rows.len(), 1, rows.iter().map(|r| r.len() as u32).collect())?,
+    })
+}
+
+fn run(
+    d: &Device,
+    batch: &Batch,
+    q: &[f32],
+    selected: Option<&[Vec<u32>]>,
+    config: &MlaConfig,
+) -> glm5::Result<Vec<f32>> {
+    let (cache, rows) = batch.on(d)?;
+    let selected = selected.map(|s| selection(d, s)).transpose()?;
+    let mut out = poisoned(d, batch.rows(), config.n_heads * config.kv_lora_rank);
+    mla_attention(
+        &tensor(d, config.n_heads * width(config), q),
+        &cache,
+        &rows,
+        selected.as_ref(),
+        config,
+        &mut out,
+    )?;
+    Ok(host(&out))
+}
+
+/// The reference, sequence by sequence, and how far f32 arithmetic may be off: the rounding of the logits makes the
+/// weights of the keys uncertain, relatively by twice as much as the worst of them.
+fn expected(batch: &Batch, q: &[f32], selected: Option<&[Vec<u32>]>, c: &MlaConfig) -> (Vec<f64>, Vec<f64>) {
+    let (width, cols) = (width(c), c.n_heads * width(c));
+    let (mut want, mut off) = (Vec::new(), Vec::new());
+    for (keys, rows, positions) in batch.parts() {
+        let q = &q[rows.start * cols..rows.end * cols];
+        let selected = selected.map(|s| &s[rows.clone()]);
+        want.extend(reference::absorbed(q, keys, &positions, selected, c).unwrap());
+        for (t, q) in q.chunks(cols).enumerate() {
+            let seen = &keys[..(positions[t] as usize + 1) * width];
+            // The largest value of each column bounds the weighted sum.
+            let mut largest = vec![0.0f64; c.kv_lora_rank];
+            for key in seen.chunks(width) {
+                for (a, v) in largest.iter_mut().zip(key) {
+                    *a = a.max(f64::from(v.abs()));
+                }
+            }
+            for q in q.chunks(width) {
+                let mut worst = 0.0f64;
+                for key in seen.chunks(width) {
+                    let sum: f64 = q.iter().zip(key).map(|(a, b)| f64::from((a * b).abs())).sum();
+                    worst = worst.max(sum);
+                }
+                let logit = 4.0 * EPS * (width as f64).sqrt() * f64::from(c.sm_scale) * worst;
+                let relative = 2.0 * logit + EPS * (8.0 + 4.0 * (seen.len() as f64 / width as f64).sqrt());
+                off.extend(largest.iter().map(|a| a * relative));
+            }
+        }
+    }
+    (want, off)
+}
+
+fn queries(batch: &Batch, c: &MlaConfig, rng: &mut Rng) -> Vec<f32> {
+    rng.normals(batch.rows() * c.n_heads * width(c))
+}
+
+pub fn dense_is_the_reference(devices: &[Device], c: Case) -> TestCaseResult {
+    let rng = &mut Rng(c.seed);
+    let batch = Batch::random(&c.sequences, width(&c.config), c.ty, rng);
+    let q = queries(&batch, &c.config, rng);
+    let got = on_each(devices, |d| run(d, &batch, &q, None, &c.config))?;
+    let (want, off) = expected(&batch, &q, None, &c.config);
+    close("out", &got, &want, |i| off[i])
+}
+
+/// Selections of none, few or most positions, with some that lie after the row: never attended, as their slots (of
+/// other pages, or beyond the table) must not be read.
+pub fn selected_is_the_reference(devices: &[Device], c: Case) -> TestCaseResult {
+    let rng = &mut Rng(c.seed);
+    let batch = Batch::random(&c.sequences, width(&c.config), c.ty, rng);
+    let q = queries(&batch, &c.config, rng);
+    let mut selected = Vec::new();
+    for position in batch.positions() {
+        let one_in = [1, 2, 7, 1000][rng.below(4)];
+        let mut row: Vec<u32> = (0..=position).filter(|_| rng.below(one_in) == 0).collect();
+        if rng.below(2) == 0 {
+            row.extend([position + 1, position + 2, position + 64, 1_000_000, u32::MAX]);
+        }
+        selected.push(row);
+    }
+    let got = on_each(devices, |d| run(d, &batch, &q, Some(&selected), &c.config))?;
+    let (want, off) = expected(&batch, &q, Some(&selected), &c.config);
+    close("out", &got, &want, |i| off[i])?;
+    for (t, (row, position)) in selected.iter().zip(batch.positions()).enumerate() {
+        let cols = c.config.n_heads * c.config.kv_lora_rank;
+        if row.iter().all(|s| *s > position) {
+            prop_assert!(
+                got[t * cols..(t + 1) * cols].iter().all(|v| *v == 0.0),
+                "row {} attends something",
+                t
+            );
+        }
+    }
+    Ok(())
+}
+
+pub fn selecting_all_is_dense(devices: &[Device], c: Case) -> TestCaseResult {
+    let rng = &mut Rng(c.seed);
+    let batch = Batch::random(&c.sequences, width(&c.config), c.ty, rng);
+    let q = queries(&batch, &c.config, rng);
+    let all: Vec<Vec<u32>> = batch.positions().iter().map(|p| (0..=*p).collect()).collect();
+    let dense = on_each(devices, |d| run(d, &batch, &q, None, &c.config))?;
+    let sparse = on_each(devices, |d| run(d, &batch, &q, Some(&all), &c.config))?;
+    let dense: Vec<f64> = dense.iter().map(|v| f64::from(*v)).collect();
+    relative("out", &sparse, &dense, 1e-6)
+}
+
+/// Logits of thousands: no overflow, and the key with the largest takes (nearly) all.
+pub fn huge_logits_pick_one_key(devices: &[Device], c: Case) -> TestCaseResult {
+    let rng = &mut Rng(c.seed);
+    let batch = Batch::random(&c.sequences, width(&c.config), c.ty, rng);
+    let q: Vec<f32> = queries(&batch, &c.config, rng).iter().map(|v| 1e4 * v).collect();
+    let got = on_each(devices, |d| run(d, &batch, &q, None, &c.config))?;
+    let (want, off) = expected(&batch, &q, None, &c.config);
+    close("out", &got, &want, |i| off[i])
+}
+
+#[derive(Debug, Clone)]
+pub struct NaiveCase {
+    sequences: Vec<Sequence>,
+    heads: usize,
+    rank: usize,
+    rope: usize,
+    nope: usize,
+    v: usize,
+    seed: u64,
+}
+
+pub fn naive_case() -> impl Strategy<Value = NaiveCase> {
+    let sizes = prop::sample::select(vec![
+        (1usize, 8usize, 4usize, 6usize, 10usize),
+        (3, 33, 8, 12, 20),
+        (2, 512, 64, 192, 256),
+        (4, 64, 16, 64, 64),
+    ]);
+    let sequences = any_sequences(1)
+        .prop_map(|s| s.iter().map(|s| Sequence { len: s.len.min(66), new: s.new.min(2) }).collect());
+    (sequences, sizes, any::<u64>()).prop_map(|(sequences, (heads, rank, rope, nope, v), seed)| NaiveCase {
+        sequences,
+        heads,
+        rank,
+        rope,
+        nope,
+        v,
+        seed,
+    })
+}
+
+/// Absorbing `k_b`, attending latents and applying `v_b` is attention with expanded keys and values: scale, orientation of
+/// both projections, order of the parts of queries and keys.
+pub fn absorbed_is_naive(devices: &[Device], c: NaiveCase) -> TestCaseResult {
+    let rng = &mut Rng(c.seed);
+    let sm_scale = 1.0 / ((c.nope + c.rope) as f32).sqrt();
+    let config = MlaConfig { n_heads: c.heads, kv_lora_rank: c.rank, qk_rope_head_dim: c.rope, sm_scale };
+    let batch = Batch::random(&c.sequences, c.rank + c.rope, CacheType::F32, rng);
+    let k_b = random_weight(GgmlType::F32, c.heads, c.rank, c.nope, rng.next());
+    let v_b = random_weight(GgmlType::F32, c.heads, c.v, c.rank, rng.next());
+    let q = rng.normals(batch.rows() * c.heads * (c.nope + c.rope));
+    let (from, to) = (c.nope + c.rope, c.rank + c.rope);
+    let got = on_each(devices, |d| {
+        // [nope | rope] of each head becomes [absorbed | rope].
+        let mut absorbed = poisoned(d, batch.rows(), c.heads * to);
+        let nope = Heads { n: c.heads, stride: from, offset: 0, len: c.nope };
+        let latent = Heads { n: c.heads, stride: to, offset: 0, len: c.rank };
+        let q_on = tensor(d, c.heads * from, &q);
+        head_linear(&matrix(d, &k_b), &q_on, nope, &mut absorbed, latent, Precision::Exact)?;
+        let parts = absorbed.cpu_mut()?.chunks_mut(to).zip(q.chunks(from));
+        parts.for_each(|(a, q)| a[c.rank..].copy_from_slice(&q[c.nope..]));
+
+        let (cache, rows) = batch.on(d)?;
+        let mut u = poisoned(d, batch.rows(), c.heads * c.rank);
+        mla_attention(&absorbed, &cache, &rows, None, &config, &mut u)?;
+        let mut out = poisoned(d, batch.rows(), c.heads * c.v);
+        let heads = |len| Heads { n: c.heads, stride: len, offset: 0, len };
+        head_linear(&matrix(d, &v_b), &u, heads(c.rank), &mut out, heads(c.v), Precision::Exact)?;
+        Ok(host(&out))
+    })?;
+    let (k_b, v_b) = (values(&k_b), values(&v_b));
+    let expansion = reference::Expansion { k_b: &k_b, v_b: &v_b, qk_nope_head_dim: c.nope, v_head_dim: c.v };
+    let mut want = Vec::new();
+    for (keys, rows, positions) in batch.parts() {
+        let q = &q[rows.start * c.heads * from..rows.end * c.heads * from];
+        want.extend(reference::naive(q, keys, &positions, None, &config, &expansion).unwrap());
+    }
+    relative("out", &got, &want, 1e-5)
+}
+
+/// 64 heads of 512 + 64, and the scale of the whole head (256), which is not that of the latent.
+pub fn takes_the_real_sizes(devices: &[Device]) {
+    for ty in [CacheType::F32, CacheType::Bf16, CacheType::F16] {
+        let config = MlaConfig { n_heads: 64, kv_lora_rank: 512, qk_rope_head_dim: 64, sm_scale: 1.0 / 16.0 };
+        let sequences = vec![Sequence { len: 66, new: 2 }, Sequence { len: 1, new: 1 }];
+        dense_is_the_reference(devices, Case { sequences: sequences.clone(), config, ty, seed: 1 }).unwrap();
+        selected_is_the_reference(devices, Case { sequences, config, ty, seed: 2 }).unwrap();
+    }
+}
+
+pub fn rows_without_keys_give_zeros(devices: &[Device]) {
+    let config = MlaConfig { n_heads: 3, kv_lora_rank: 20, qk_rope_head_dim: 4, sm_scale: 0.2 };
+    let rng = &mut Rng(4);
+    let batch = Batch::random(&[Sequence { len: 70, new: 3 }], 24, CacheType::F32, rng);
+    let q = queries(&batch, &config, rng);
+    // None; only later ones; one.
+    let selected = [vec![], vec![69, 70], vec![5]];
+    let got = on_each(devices, |d| run(d, &batch, &q, Some(&selected), &config)).unwrap();
+    assert!(got[..120].iter().all(|v| *v == 0.0));
+    // A single key has all the weight.
+    let key = &batch.keys[0][5 * 24..][..20];
+    equal("one key", &got[120..], &[key, key, key].concat()).unwrap();
+}
+
+pub fn refuses_what_does_not_fit(devices: &[Device]) {
+    let d = &devices[0];
+    let config = MlaConfig { n_heads: 2, kv_lora_rank: 8, qk_rope_head_dim: 4, sm_scale: 0.3 };
+    let batch = Batch::random(&[Sequence { len: 3, new: 3 }], 12, CacheType::F32, &mut Rng(1));
+    let (cache, rows) = batch.on(d).unwrap();
+    let small = PagedRows::new(d, 1, 12, CacheType::F32).unwrap();
+    let wide = PagedRows::new(d, 9, 13, CacheType::F32).unwrap();
+    let mut beyond = RaggedRows::default();
+    beyond.push(0, 3, &[1]).unwrap();
+    let (q, narrow, short) =
+        (tensor(d, 24, &[1.0; 72]), tensor(d, 23, &[1.0; 69]), tensor(d, 24, &[1.0; 48]));
+    let (mut out, mut other, mut tall) = (poisoned(d, 3, 16), poisoned(d, 3, 17), poisoned(d, 4, 16));
+    let two = selection(d, &[vec![0], vec![1]]).unwrap();
+    let uneven = Selection { lens: Tensor::zeros(d, 3, 1), ..two.clone() };
+    let wrong = MlaConfig { n_heads: 3, ..config };
+    refused(vec![
+        ("q cols", mla_attention(&narrow, &cache, &rows, None, &config, &mut out)),
+        ("q rows", mla_attention(&short, &cache, &rows, None, &config, &mut out)),
+        ("out cols", mla_attention(&q, &cache, &rows, None, &config, &mut other)),
+        ("out rows", mla_attention(&q, &cache, &rows, None, &config, &mut tall)),
+        ("heads", mla_attention(&q, &cache, &rows, None, &wrong, &mut out)),
+        ("cache width", mla_attention(&q, &wide, &rows, None, &config, &mut out)),
+        ("slots", mla_attention(&q, &small, &beyond, None, &config, &mut out)),
+        ("selection rows", mla_attention(&q, &cache, &rows, Some(&two), &config, &mut out)),
+        ("selection indices", mla_attention(&q, &cache, &rows, Some(&uneven), &config, &mut out)),
+    ]);
+    assert!([out, other, tall].iter().all(untouched), "a refused call wrote something");
+}

@@ -1,0 +1,256 @@
+//! Router: scores, selection of distinct experts, weights.
+
+use std::collections::BTreeSet;
+
+use glm5::ops::linear::reference::linear;
+use glm5::ops::router::{Gating, RouterConfig, Routing, reference, router};
+use glm5::quant::{GgmlType, Weight};
+use glm5::tensor::Device;
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+use super::blocks::{Rng, random_weight};
+use super::close::{EPS, close, magnitudes, sum_slack, ulp};
+use super::inputs::*;
+
+macro_rules! router_properties {
+    ($devices:path, $cases:expr) => {
+        $crate::suites::properties! { router, $devices, $cases;
+        router_is_the_reference(case), equal_scores_go_to_lower_indices(case);
+        bias_of_real_checkpoints_is_kept_in_f32, tiny_scores_beside_a_bias_give_distinct_experts,
+        follows_a_hand_computed_example, stays_distinct_with_nan, refuses_what_does_not_fit }
+    };
+}
+pub(crate) use router_properties;
+
+#[derive(Debug, Clone)]
+pub struct Case {
+    m: usize,
+    n_experts: usize,
+    hidden: usize,
+    ty: GgmlType,
+    /// Centre and spread of the bias.
+    bias: (f32, f32),
+    config: RouterConfig,
+    seed: u64,
+}
+
+pub fn case() -> impl Strategy<Value = Case> {
+    let n_experts = prop::sample::select(vec![1usize, 2, 7, 8, 16, 100, 256, 512]);
+    let bias = prop::sample::select(vec![(0.0f32, 0.0f32), (0.0, 0.3), (6.94, 0.12), (11.2, 0.1)]);
+    let gating = prop::sample::select(vec![Gating::Sigmoid, Gating::Sigmoid, Gating::Softmax]);
+    let factor = prop::sample::select(vec![1.0f32, 2.5]);
+    let width = prop_oneof![4 => Just((GgmlType::F32, 192usize)), 2 => type_and_width(512)];
+    (any_m(), n_experts, 1usize..=16, width, bias, (gating, any::<bool>(), factor), any::<u64>()).prop_map(
+        |(m, n_experts, k, (ty, hidden), bias, (gating, norm_topk_prob, factor), seed)| {
+            let n_experts_per_tok = k.min(n_experts);
+            let config =
+                RouterConfig { n_experts_per_tok, gating, norm_topk_prob, routed_scaling_factor: factor };
+            Case { m, n_experts, hidden, ty, bias, config, seed }
+        },
+    )
+}
+
+/// What a device answers: ids, then weights and logits.
+type Answer = (Vec<u32>, (Vec<f32>, Vec<f32>));
+
+fn run(d: &Device, w: &Weight, bias: &[f32], x: &[f32], config: &RouterConfig) -> glm5::Result<Answer> {
+    let mut out = Routing::new(d, bias.len(), config.n_experts_per_tok);
+    // Left over from a larger step.
+    let rows = x.len() / w.cols() + 3;
+    out.ids.resize(rows);
+    out.ids.cpu_mut()?.fill(u32::MAX);
+    out.weights.resize(rows);
+    out.weights.cpu_mut()?.fill(super::close::POISON);
+    out.logits.resize(rows);
+    out.logits.cpu_mut()?.fill(super::close::POISON);
+    router(&matrix(d, w), &tensor(d, bias.len(), bias), &tensor(d, w.cols(), x), config, &mut out)?;
+    Ok((out.ids.cpu()?.to_vec(), (host(&out.weights), host(&out.logits))))
+}
+
+/// The chosen experts must be those that the reference chooses from the same logits, save that biased scores which f32
+/// cannot tell apart (4 units in the last place, for the rounding of two scores and two sums; below the smallest
+/// normal f32, nothing) may change places.
+fn check_choice(
+    ids: &[u32],
+    weights: &[f32],
+    logits: &[f32],
+    bias: &[f32],
+    config: &RouterConfig,
+) -> TestCaseResult {
+    let (k, n) = (config.n_experts_per_tok, bias.len());
+    let want = reference::route(logits, bias, config).unwrap();
+    prop_assert_eq!(ids.len(), want.ids.len());
+    for (t, ids) in ids.chunks(k).enumerate() {
+        prop_assert!(ids.iter().all(|e| (*e as usize) < n), "row {}: ids {:?} of {}", t, ids, n);
+        let distinct: BTreeSet<u32> = ids.iter().copied().collect();
+        prop_assert_eq!(distinct.len(), k, "row {}: ids {:?} repeat", t, ids);
+        let scores = &want.biased[t * n..(t + 1) * n];
+        for (j, (got, want)) in ids.iter().zip(&want.ids[t * k..]).enumerate() {
+            let (got, want) = (f64::from(scores[*got as usize]), f64::from(scores[*want as usize]));
+            prop_assert!(
+                (got - want).abs() <= 4.0 * ulp(want) + 2.0 * f64::from(f32::MIN_POSITIVE),
+                "row {}, place {}: {} before {}",
+                t,
+                j,
+                got,
+                want
+            );
+        }
+        // Weights belong to the ids that were chosen, whichever of two equals it was.
+        let logits: Vec<f64> = logits[t * n..(t + 1) * n].iter().map(|z| f64::from(*z)).collect();
+        let scores = reference::scores(&logits, config.gating);
+        let chosen: Vec<f64> = ids.iter().map(|e| scores[*e as usize]).collect();
+        let sum: f64 = if config.norm_topk_prob { chosen.iter().sum::<f64>() + 1e-20 } else { 1.0 };
+        let want: Vec<f64> =
+            chosen.iter().map(|s| s / sum * f64::from(config.routed_scaling_factor)).collect();
+        // Softmax sums all experts. Scores near the smallest f32 may be cut to zero, which 1e-20 makes 1e-18.
+        let relative = EPS * (8.0 + (n as f64).sqrt());
+        close("weights", &weights[t * k..(t + 1) * k], &want, |j| relative * want[j] + 1e-17)?;
+    }
+    Ok(())
+}
+
+pub fn router_is_the_reference(devices: &[Device], c: Case) -> TestCaseResult {
+    let rng = &mut Rng(!c.seed);
+    let w = random_weight(c.ty, 1, c.n_experts, c.hidden, c.seed);
+    let bias: Vec<f32> = rng.normals(c.n_experts).iter().map(|z| c.bias.0 + c.bias.1 * z).collect();
+    let x = activations(c.m, c.hidden, rng);
+    let (ids, (weights, logits)) = on_each(devices, |d| run(d, &w, &bias, &x, &c.config))?;
+    let w = values(&w);
+    let want = linear(&w, &x, c.n_experts, c.hidden).unwrap();
+    let magnitudes = magnitudes(&w, &x, c.hidden);
+    close("logits", &logits, &want, |i| sum_slack(c.hidden, magnitudes[i]))?;
+    check_choice(&ids, &weights, &logits, &bias, &c.config)
+}
+
+/// Experts with the same weights and bias have the same score; the first of them are chosen, in order. Small integers,
+/// so that the sums are exact in any order.
+pub fn equal_scores_go_to_lower_indices(devices: &[Device], c: Case) -> TestCaseResult {
+    let rng = &mut Rng(c.seed);
+    let mut integers = |n: usize| -> Vec<f32> { (0..n).map(|_| rng.below(7) as f32 - 3.0).collect() };
+    let (row, x) = (integers(c.hidden), integers(c.m * c.hidden));
+    let bytes: Vec<u8> = row.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let w = Weight::new(GgmlType::F32, [1, c.n_experts, c.hidden], bytes.repeat(c.n_experts).into()).unwrap();
+    let bias = vec![c.bias.0; c.n_experts];
+    let (ids, _) = on_each(devices, |d| run(d, &w, &bias, &x, &c.config))?;
+    let k = c.config.n_experts_per_tok as u32;
+    prop_assert_eq!(ids, (0..c.m).flat_map(|_| 0..k).collect::<Vec<_>>());
+    Ok(())
+}
+
+const GLM5: RouterConfig = RouterConfig {
+    n_experts_per_tok: 8,
+    gating: Gating::Sigmoid,
+    norm_topk_prob: true,
+    routed_scaling_factor: 2.5,
+};
+
+/// Biases as checkpoints have them, large with a tiny spread: expert sets as in f64 for (nearly) every token. Bias or
+/// logits in 16 bits change almost all of them.
+pub fn bias_of_real_checkpoints_is_kept_in_f32(devices: &[Device]) {
+    let (n, hidden, m) = (256, 64, 500);
+    for (centre, spread) in [(6.94, 0.12), (11.2, 0.1)] {
+        let rng = &mut Rng(centre as u64);
+        let w = random_weight(GgmlType::F32, 1, n, hidden, 5);
+        let bias: Vec<f32> = (0..n).map(|_| centre + spread * (2.0 * rng.unit() as f32 - 1.0)).collect();
+        let x = rng.normals(m * hidden);
+        let (ids, (weights, logits)) = on_each(devices, |d| run(d, &w, &bias, &x, &GLM5)).unwrap();
+        check_choice(&ids, &weights, &logits, &bias, &GLM5).unwrap();
+        for row in weights.chunks(8) {
+            let sum: f64 = row.iter().map(|w| f64::from(*w)).sum();
+            assert!((sum - 2.5).abs() < 1e-5, "weights sum to {sum}");
+        }
+
+        let ideal = linear(&values(&w), &x, n, hidden).unwrap();
+        let mut differing = 0;
+        for (ids, logits) in ids.chunks(8).zip(ideal.chunks(n)) {
+            let scores = reference::scores(logits, Gating::Sigmoid);
+            let biased = |e: u32| scores[e as usize] + f64::from(bias[e as usize]);
+            let mut order: Vec<u32> = (0..n as u32).collect();
+            order.sort_by(|a, b| biased(*b).total_cmp(&biased(*a)));
+            let ids: BTreeSet<u32> = ids.iter().copied().collect();
+            differing += usize::from(ids != order[..8].iter().copied().collect());
+        }
+        assert!(differing * 100 <= m, "{differing} of {m} tokens go to other experts than in f64");
+    }
+}
+
+/// Logits of -40: the sigmoids vanish beside the bias, so all biased scores are equal. The weights are equal too, from
+/// scores of 4e-18, and 2.5 in all but for the 1e-20 beside their sum.
+pub fn tiny_scores_beside_a_bias_give_distinct_experts(devices: &[Device]) {
+    let w = random_weight(GgmlType::F32, 1, 64, 32, 3);
+    let constant: Vec<u8> = (0..64 * 32).flat_map(|_| (-40.0f32 / 32.0).to_le_bytes()).collect();
+    let w = Weight::new(GgmlType::F32, w.shape(), constant.into()).unwrap();
+    for d in devices {
+        let (ids, (weights, logits)) = run(d, &w, &[11.2; 64], &[1.0; 64], &GLM5).unwrap();
+        assert!(logits.iter().all(|z| *z == -40.0));
+        assert_eq!(ids, [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7]);
+        assert!(weights.iter().all(|w| (w - 2.5 / 8.0).abs() < 1e-3), "weights {weights:?}");
+    }
+}
+
+/// The bias decides who is chosen and has no part in the weights.
+pub fn follows_a_hand_computed_example(devices: &[Device]) {
+    let identity: Vec<u8> =
+        (0..16).flat_map(|i| (if i % 5 == 0 { 1.0f32 } else { 0.0 }).to_le_bytes()).collect();
+    let w = Weight::new(GgmlType::F32, [1, 4, 4], identity.into()).unwrap();
+    let x = [0.0, 3f32.ln(), -(3f32.ln()), 0.0]; // Scores 1/2, 3/4, 1/4, 1/2.
+    let bias = [0.0, -1.0, 0.5, 0.125];
+    let config = RouterConfig { n_experts_per_tok: 2, ..GLM5 };
+    for d in devices {
+        let (ids, (weights, _)) = run(d, &w, &bias, &x, &config).unwrap();
+        assert_eq!(ids, [2, 3]); // Biased 3/4, 5/8; the best score is left out.
+        close("weights", &weights, &[2.5 / 3.0, 5.0 / 3.0], |_| 4.0 * EPS).unwrap();
+
+        let plain = RouterConfig { norm_topk_prob: false, ..config };
+        let (_, (weights, _)) = run(d, &w, &bias, &x, &plain).unwrap();
+        close("weights", &weights, &[0.625, 1.25], |_| 4.0 * EPS).unwrap();
+
+        // e^0, 3, 1/3, 1 of 16/3.
+        let softmax = RouterConfig { gating: Gating::Softmax, ..plain };
+        let (ids, (weights, _)) = run(d, &w, &[0.0; 4], &x, &softmax).unwrap();
+        assert_eq!(ids, [1, 0]);
+        close("weights", &weights, &[2.5 * 9.0 / 16.0, 2.5 * 3.0 / 16.0], |_| 4.0 * EPS).unwrap();
+    }
+}
+
+/// Broken activations must not make an expert count twice or an id leave the stack.
+pub fn stays_distinct_with_nan(devices: &[Device]) {
+    let w = random_weight(GgmlType::F32, 1, 16, 32, 9);
+    for d in devices {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = vec![1.0; 32];
+            x[7] = bad;
+            let (ids, _) = run(d, &w, &[0.1; 16], &x, &GLM5).unwrap();
+            let distinct: BTreeSet<u32> = ids.iter().copied().filter(|e| *e < 16).collect();
+            assert_eq!(distinct.len(), 8, "{bad}: {ids:?}");
+        }
+    }
+}
+
+pub fn refuses_what_does_not_fit(devices: &[Device]) {
+    let d = &devices[0];
+    let w = matrix(d, &random_weight(GgmlType::F32, 1, 16, 8, 1));
+    let stack = matrix(d, &random_weight(GgmlType::F32, 2, 16, 8, 1));
+    let (x, wide) = (tensor(d, 8, &[1.0; 24]), tensor(d, 9, &[1.0; 27]));
+    let bias = tensor(d, 16, &[0.0; 16]);
+    let mut out = Routing::new(d, 16, 8);
+    refused(vec![
+        ("x", router(&w, &bias, &wide, &GLM5, &mut out)),
+        ("a stack", router(&stack, &bias, &x, &GLM5, &mut out)),
+        ("bias", router(&w, &tensor(d, 15, &[0.0; 15]), &x, &GLM5, &mut out)),
+        ("room for 4", router(&w, &bias, &x, &GLM5, &mut Routing::new(d, 16, 4))),
+        ("room of 15", router(&w, &bias, &x, &GLM5, &mut Routing::new(d, 15, 8))),
+    ]);
+    for k in [0, 17] {
+        let config = RouterConfig { n_experts_per_tok: k, ..GLM5 };
+        let refusal = router(&w, &bias, &x, &config, &mut out);
+        assert!(matches!(refusal, Err(glm5::Error::Argument { .. })), "{k} of 16 experts: {refusal:?}");
+    }
+    assert_eq!(
+        out.ids.rows() + out.weights.rows() + out.logits.rows(),
+        0,
+        "a refused call changed the output"
+    );
+}

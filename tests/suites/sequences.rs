@@ -1,0 +1,101 @@
+//! Ragged batches over paged caches: sequences of random length whose pages lie in any order among each other's.
+
+use glm5::Result;
+use glm5::tensor::{CacheType, Device, PAGE_ROWS, PagedRows, RaggedRows};
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+use super::blocks::Rng;
+use super::inputs::tensor;
+
+/// One sequence: `len` keys, of which the last `new` are the rows of the batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Sequence {
+    pub len: usize,
+    pub new: usize,
+}
+
+/// One to `most` sequences, lengths at the borders of pages.
+pub fn any_sequences(most: usize) -> impl Strategy<Value = Vec<Sequence>> {
+    let len = prop_oneof![prop::sample::select(vec![1usize, 2, 63, 64, 65, 127, 128, 129, 193]), 1usize..150];
+    let sequence = (len, prop::sample::select(vec![1usize, 1, 2, 3, 5]))
+        .prop_map(|(len, new)| Sequence { len, new: new.min(len) });
+    prop::collection::vec(sequence, 1..=most)
+}
+
+/// Any type of cache.
+pub fn any_cache_type() -> impl Strategy<Value = CacheType> {
+    prop::sample::select(vec![CacheType::F32, CacheType::Bf16, CacheType::F16])
+}
+
+/// Sequences with their keys.
+#[derive(Debug)]
+pub struct Batch {
+    pub sequences: Vec<Sequence>,
+    /// Rows `[len, width]` of each sequence by position, rounded to the type of the cache.
+    pub keys: Vec<Vec<f32>>,
+    ty: CacheType,
+    width: usize,
+    tables: Vec<Vec<u32>>,
+    pages: usize,
+}
+
+impl Batch {
+    /// Random keys of variance 1, `width` values each.
+    pub fn random(sequences: &[Sequence], width: usize, ty: CacheType, rng: &mut Rng) -> Batch {
+        // Tables may be longer than the sequence, and some pages belong to nobody.
+        let counts: Vec<usize> = sequences.iter().map(|s| s.len.div_ceil(PAGE_ROWS) + rng.below(2)).collect();
+        let pages = counts.iter().sum::<usize>() + 1;
+        let mut free: Vec<u32> = (0..pages as u32).collect();
+        for i in (1..pages).rev() {
+            free.swap(i, rng.below(i + 1));
+        }
+        let tables = counts.iter().map(|n| free.split_off(free.len() - n)).collect();
+        let keys = sequences.iter().map(|s| rounded(ty, &rng.normals(s.len * width))).collect();
+        Batch { sequences: sequences.to_vec(), keys, ty, width, tables, pages }
+    }
+
+    /// Rows of the batch.
+    pub fn rows(&self) -> usize {
+        self.sequences.iter().map(|s| s.new).sum()
+    }
+
+    /// Each sequence with the rows of the batch and the positions that are its own.
+    pub fn parts(&self) -> impl Iterator<Item = (&[f32], std::ops::Range<usize>, Vec<u32>)> {
+        let mut first = 0;
+        self.sequences.iter().zip(&self.keys).map(move |(s, keys)| {
+            first += s.new;
+            (&keys[..], first - s.new..first, (s.len - s.new..s.len).map(|p| p as u32).collect())
+        })
+    }
+
+    /// Position of each row.
+    pub fn positions(&self) -> Vec<u32> {
+        self.parts().flat_map(|(_, _, positions)| positions).collect()
+    }
+
+    /// The cache, NaN in every slot that holds no key, and the layout.
+    pub fn on(&self, d: &Device) -> Result<(PagedRows, RaggedRows)> {
+        let mut cache = PagedRows::new(d, self.pages, self.width, self.ty)?;
+        let all: Vec<u32> = (0..cache.slots() as u32).collect();
+        cache.write(&all, &tensor(d, self.width, &vec![f32::NAN; all.len() * self.width]))?;
+        let mut rows = RaggedRows::default();
+        for ((s, keys), pages) in self.sequences.iter().zip(&self.keys).zip(&self.tables) {
+            let slots: Vec<u32> = (0..s.len)
+                .map(|p| pages[p / PAGE_ROWS] * PAGE_ROWS as u32 + (p % PAGE_ROWS) as u32)
+                .collect();
+            cache.write(&slots, &tensor(d, self.width, keys))?;
+            rows.push(s.len - s.new, s.new, pages)?;
+        }
+        Ok((cache, rows))
+    }
+}
+
+fn rounded(ty: CacheType, values: &[f32]) -> Vec<f32> {
+    let round = |v: &f32| match ty {
+        CacheType::F32 => *v,
+        CacheType::Bf16 => bf16::from_f32(*v).to_f32(),
+        CacheType::F16 => f16::from_f32(*v).to_f32(),
+    };
+    values.iter().map(round).collect()
+}
