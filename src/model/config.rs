@@ -18,6 +18,9 @@ const SHARED_INDEXER_CONTEXT: usize = 1 << 20;
 /// No width, count or vocabulary of a sane file exceeds this; products of two fit 64 bits easily.
 const MAX_EXTENT: usize = 1 << 24;
 
+/// No model of this family has nearly as many blocks; names are requested for each before the tensors are looked at.
+const MAX_BLOCKS: usize = 1 << 12;
+
 /// Where a layer's selected keys come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -75,7 +78,7 @@ impl Config {
         check_architecture(architecture)?;
         let mut keys = Keys { meta, assumptions: Vec::new() };
 
-        let blocks = keys.extent("block_count", 1)?;
+        let blocks = keys.extent_up_to("block_count", 1, MAX_BLOCKS)?;
         let n_nextn_layers = keys.count_or("nextn_predict_layers", 0)?;
         if n_nextn_layers >= blocks {
             let found = format!("expected fewer than the {blocks} blocks, found {n_nextn_layers}");

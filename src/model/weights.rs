@@ -41,6 +41,7 @@ pub(super) struct Indexer {
     pub proj: Matrix,
 }
 
+#[allow(clippy::large_enum_variant)] // one per layer
 pub(super) enum LayerFfn {
     Dense(Ffn),
     Moe { router: Matrix, bias: Tensor, experts: Ffn, shared: Option<Ffn> },
@@ -117,6 +118,7 @@ enum RawKvB {
 
 type RawGlu = [Weight; 3];
 
+#[allow(clippy::large_enum_variant)] // one per layer
 enum RawFfn {
     Dense(RawGlu),
     Moe { router: Weight, bias: Weight, experts: RawGlu, shared: Option<RawGlu> },
