@@ -71,7 +71,6 @@ impl WithSimd for Dots<'_> {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[allow(clippy::needless_range_loop)] // several arrays of M go together
 mod unpacked {
     use pulp::{Arch, NullaryFnOnce};
 
