@@ -1,4 +1,5 @@
 //! What the tests of the model share: the two small models, texts, one-shot passes, distances, rewritten files.
+#![allow(dead_code)] // each test that includes this module uses its own part
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
