@@ -65,4 +65,72 @@ typedef struct {
     uint64_t n_vecs;
 } reduce_params;
 
+/** Values of a run of blocks. */
+typedef struct {
+    /** `[src_bytes]`, whole blocks, aligned to 16. */
+    const void *src;
+    /** `[n]` f32, f16 or bf16, aligned to 16. */
+    void *out;
+    /** Bytes of `src`. */
+    uint64_t src_bytes;
+    /** Byte of `src` at which the first block begins. */
+    uint64_t first;
+    /** Values; whole blocks, all of them within `src`. */
+    uint64_t n;
+} dequantize_params;
+
+/** Rows of a table by token id. */
+typedef struct {
+    /** `[vocab, hidden]` blocks, aligned to 16. */
+    const void *table;
+    /** `[n_tokens]`, each below `vocab` or the kernel traps. */
+    const uint32_t *tokens;
+    /** `[n_tokens, hidden]` f32 or bf16, aligned to 16. */
+    void *out;
+    /** Rows of the table. */
+    uint32_t vocab;
+    /** Values per row; whole blocks. */
+    uint32_t hidden;
+} embed_params;
+
+/** Residual step, RMSNorm, and the int8 activations of the integer linear layers. */
+typedef struct {
+    /** `[n_rows, n]` f32, rows `x_stride` apart; with `r` it becomes x + r. */
+    float *x;
+    /** `[n_rows, n]` f32, may be null: nothing is added then, and `x` is not written unless `y` is `x`. */
+    const float *r;
+    /** `[n]` */
+    const float *w;
+    /** `[n_rows, n]` f32 or bf16, rows `y_stride` apart; may be null, may be `x` if f32. */
+    void *y;
+    /** `[n_rows, n]`, may be null: then nothing is quantized, and the two that follow are not used. */
+    int8_t *qs;
+    /** `[n_rows, n / block]` */
+    float *scales;
+    /** `[n_rows, n / 16]` */
+    int16_t *sums;
+    /** Values from row to row of `x`. */
+    uint64_t x_stride;
+    /** Values from row to row of `y`. */
+    uint64_t y_stride;
+    /** Values per row; whole blocks if they are quantized. */
+    uint32_t n;
+    /** Added to the mean of the squares. */
+    float eps;
+} norm_quantize_params;
+
+/** LayerNorm in place. */
+typedef struct {
+    /** `[n_rows, n]` f32 */
+    float *x;
+    /** `[n]` */
+    const float *w;
+    /** `[n]` */
+    const float *b;
+    /** Values per row. */
+    uint32_t n;
+    /** Added to the variance. */
+    float eps;
+} layer_norm_params;
+
 #endif

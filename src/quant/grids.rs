@@ -439,3 +439,44 @@ const IQ1_PACKED: [u16; 2048] = [
     0xaa00, 0xaa02, 0xaa08, 0xaa0a, 0xaa20, 0xaa22, 0xaa28, 0xaa2a, 0xaa51, 0xaa54, 0xaa56, 0xaa80, 0xaa82,
     0xaa88, 0xaa8a, 0xaa95, 0xaaa0, 0xaaa2, 0xaaa8, 0xaaaa,
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+
+    /// The points for the kernels, packed as above.
+    fn grids_cuh() -> String {
+        let tables: [(&str, &str, &[u16]); 6] = [
+            ("kIq2xxsPoints", "eight 2-bit indices", &IQ2XXS_PACKED),
+            ("kIq2xsPoints", "eight 2-bit indices", &IQ2XS_PACKED),
+            ("kIq2sPoints", "eight 2-bit indices", &IQ2S_PACKED),
+            ("kIq3xxsPoints", "four 4-bit indices", &IQ3XXS_PACKED),
+            ("kIq3sPoints", "four 4-bit indices", &IQ3S_PACKED),
+            ("kIq1Points", "eight 2-bit values, one more than they mean", &IQ1_PACKED),
+        ];
+        let mut text = "// grids.cuh: codebooks of the IQ types. Generated from src/quant/grids.rs by \
+             `GLM5_WRITE_GRIDS=1 cargo test --lib grids`.\n#pragma once\n#include <stdint.h>\n"
+            .to_owned();
+        for (name, what, points) in tables {
+            _ = write!(text, "\n// {what}\nstatic __device__ const uint16_t {name}[{}] = {{\n", points.len());
+            for row in points.chunks(14) {
+                let row: Vec<_> = row.iter().map(|point| format!("0x{point:04x},")).collect();
+                _ = writeln!(text, "    {}", row.join(" "));
+            }
+            text += "};\n";
+        }
+        text
+    }
+
+    #[test]
+    fn kernels_have_the_same_points() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/cuda/common/grids.cuh");
+        if std::env::var_os("GLM5_WRITE_GRIDS").is_some() {
+            std::fs::write(path, grids_cuh()).unwrap();
+        }
+        let there = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(there == grids_cuh(), "{path} is not current; its first line says how to write it");
+    }
+}

@@ -1,0 +1,63 @@
+// dequantize.cuh: a tile of blocks from global memory to values in global memory; the body of dequantize and embed.
+//
+// Blocks are aligned to 2 bytes at worst (MXFP4: 1), so a thread cannot load its own in wide pieces. The tile comes to
+// shared memory by asynchronous copies of 16 bytes and is read from there as each type needs.
+#pragma once
+#include "blocks.cuh"
+
+// Shared memory for the blocks of kTile values that begin anywhere.
+template <class Block, int kTile> struct dequantize_stage {
+    static_assert(kTile % QK_K == 0, "whole blocks of every type");
+    // The first vector of 16 bytes may begin before the tile, the last may end behind it.
+    alignas(16) unsigned char bytes[kTile / decode<Block>::kElems * sizeof(Block) + 16];
+};
+
+INTRIN void store_values(float *out, const float (&v)[4]) { *reinterpret_cast<float4 *>(out) = {v[0], v[1], v[2], v[3]}; }
+INTRIN void store_values(bf16 *out, const float (&v)[8]) {
+    *reinterpret_cast<uint4 *>(out) = {pack_bf16x2(v[0], v[1]), pack_bf16x2(v[2], v[3]), pack_bf16x2(v[4], v[5]),
+                                       pack_bf16x2(v[6], v[7])};
+}
+INTRIN void store_values(f16 *out, const float (&v)[8]) {
+    *reinterpret_cast<uint4 *>(out) = {pack_f16x2(v[0], v[1]), pack_f16x2(v[2], v[3]), pack_f16x2(v[4], v[5]),
+                                       pack_f16x2(v[6], v[7])};
+}
+INTRIN void store_value(float *out, float v) { *out = v; }
+INTRIN void store_value(bf16 *out, float v) { out->bits = f32_to_bf16(v); }
+INTRIN void store_value(f16 *out, float v) { out->bits = f32_to_f16(v); }
+
+// Writes the `n` <= kTile values of the blocks that begin at byte `first` of `src`, an array of `src_bytes` aligned to 16,
+// to `out`. By the whole block, once.
+template <class Block, class Out, int kTile, int kThreads>
+INTRIN void dequantize_tile(dequantize_stage<Block, kTile> &stage, const void *src, uint64_t src_bytes, uint64_t first,
+                            int n, Out *out) {
+    constexpr int kOnce = 16 / sizeof(Out); // values of one store
+    static_assert(kTile % (kThreads * kOnce) == 0, "the same number of stores for each thread");
+
+    // Whole vectors around the tile. Nothing is read behind the end of the array; what lies before `first` belongs to it.
+    const int shift = static_cast<int>(first % 16);
+    const int bytes = n / decode<Block>::kElems * static_cast<int>(sizeof(Block));
+    const unsigned char *from = static_cast<const unsigned char *>(src) + (first - shift);
+    const uint64_t left = src_bytes - (first - shift);
+    for (int at = static_cast<int>(threadIdx.x) * 16; at < shift + bytes; at += kThreads * 16)
+        cp_async_zfill<16>(stage.bytes + at, from + at, static_cast<unsigned>(min(left - at, uint64_t{16})));
+    cp_async_wait_all();
+    __syncthreads();
+
+    // Lanes take neighbouring vectors of the output.
+    const Block *blocks = reinterpret_cast<const Block *>(stage.bytes + shift);
+    const bool aligned = reinterpret_cast<uintptr_t>(out) % 16 == 0; // not so in rows of odd widths
+#pragma unroll
+    for (int u = 0; u < kTile / (kThreads * kOnce); ++u) {
+        const int i = (u * kThreads + static_cast<int>(threadIdx.x)) * kOnce;
+        if (i >= n) return;
+        float v[kOnce];
+        values(blocks, i, v);
+        if (aligned && i + kOnce <= n) {
+            store_values(out + i, v);
+        } else {
+#pragma unroll
+            for (int k = 0; k < kOnce; ++k)
+                if (i + k < n) store_value(out + i + k, v[k]);
+        }
+    }
+}
