@@ -1,18 +1,21 @@
-//! Linear layers. One token: dot products on the blocks as they lie. More: tiles of rows are dequantized once into scratch
+//! Linear layers. Few tokens: dot products on the blocks as they lie. More: tiles of rows are dequantized once into scratch
 //! and multiplied as f32 matrices.
 
-use super::rect::{Rect, gemm};
-use super::row_dot::rows_dot;
+use super::rect::Rect;
+use super::row_dot::{MAX_DOTS, Rows, rows_dot};
+use super::tile::gemm_rows;
 use super::{Cpu, ScratchF32};
 use crate::error::Result;
-use crate::quant::{GgmlType, Weight, dequantize};
+use crate::quant::{GgmlType, Weight};
 use crate::tensor::{Heads, Matrix, Precision, Tensor};
 
-/// Weight rows dequantized at a time: 64 rows of 6144 are 1.5 MiB, within a second-level cache; fewer do not fill the GEMM.
+/// Weight rows multiplied at a time: as many as the GEMM has in registers with AVX-512. More are not faster, and leave
+/// fewer tasks.
 pub(super) const TILE_ROWS: usize = 64;
 
-/// Up to this many tokens, dot products on the blocks win over dequantizing for a GEMM.
-const DOT_ROWS: usize = 2;
+/// Up to this many tokens, dot products on the blocks win over dequantizing for a GEMM: at four by a third for short rows
+/// and by two for long ones; at eight, in two rounds, no longer.
+const DOT_ROWS: usize = MAX_DOTS;
 
 pub(crate) fn linear_many(
     cpu: &Cpu,
@@ -159,7 +162,7 @@ fn product(cpu: &Cpu, w: &Weight, slab: usize, x: &Input<'_>, cols: std::ops::Ra
     let quantized = is_quantized(w);
     let k = w.cols();
     let values = x.values(quantized);
-    // One token takes what balances the threads; more take whole tiles.
+    // Few tokens take what balances the threads; more take whole tiles.
     let tile = if x.m <= DOT_ROWS { cpu.grain(w.rows(), x.m * k) } else { TILE_ROWS };
     y.for_tiles(usize::MAX, tile, &|_, j, y| tile_product(cpu, w, slab, j, &values[cols.start..], x.k, y));
 }
@@ -172,18 +175,10 @@ pub(super) fn tile_product(
     first: usize,
     x: &[f32],
     stride: usize,
-    mut y: Rect<'_>,
+    y: Rect<'_>,
 ) {
-    let k = w.cols();
     if y.rows() <= DOT_ROWS {
-        for t in 0..y.rows() {
-            rows_dot(cpu, w, slab, first, &x[t * stride..][..k], y.row(t));
-        }
-        return;
+        return rows_dot(cpu, w, slab, first, Rows { values: x, stride }, y);
     }
-    let bytes = w.rows_bytes(slab, first..first + y.cols());
-    let mut tile = cpu.scratch_f32(y.cols() * k);
-    let done = dequantize(w.ty(), bytes, &mut tile);
-    debug_assert!(done.is_ok(), "a Matrix holds only supported types in whole blocks");
-    gemm(y, x, stride, &tile, k);
+    gemm_rows(cpu, w, slab, first, x, stride, y);
 }

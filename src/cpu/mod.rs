@@ -3,6 +3,8 @@
 pub(crate) mod dsa_indexer;
 pub(crate) mod dsa_topk;
 pub(crate) mod embedding;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 pub(crate) mod linear;
 pub(crate) mod mla_attention;
 pub(crate) mod moe;
@@ -12,6 +14,9 @@ pub(crate) mod rope;
 pub(crate) mod router;
 mod row_dot;
 mod simd;
+mod tile;
+#[cfg(target_arch = "x86_64")]
+mod unpack;
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -77,6 +82,12 @@ impl Cpu {
     /// where it is, without a hand-over between threads (and without the small queue allocations of one).
     pub fn install<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         self.0.pool.install(f)
+    }
+
+    /// The SIMD level, to dispatch by hand.
+    #[cfg(target_arch = "x86_64")]
+    fn arch(&self) -> pulp::Arch {
+        self.0.arch
     }
 
     /// Runs `f` compiled for the SIMD level; what it calls must be `inline(always)`.
@@ -182,5 +193,44 @@ impl DerefMut for ScratchF32<'_> {
     fn deref_mut(&mut self) -> &mut [f32] {
         let n = self.n;
         &mut bytemuck::cast_slice_mut(&mut self.words)[..n]
+    }
+}
+
+/// Weights for the tests of the kernels.
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::quant::{GgmlType, Weight, is_supported};
+
+    pub fn any_supported() -> impl Strategy<Value = GgmlType> {
+        let all: Vec<GgmlType> = GgmlType::ALL.iter().copied().filter(|ty| is_supported(*ty)).collect();
+        prop::sample::select(all)
+    }
+
+    /// SplitMix64.
+    pub fn random_bytes(len: usize, mut seed: u64) -> Vec<u8> {
+        let words = (0..len.div_ceil(8)).flat_map(|_| {
+            seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let z = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (z ^ z >> 31).to_le_bytes()
+        });
+        words.take(len).collect()
+    }
+
+    /// Random blocks `[1, rows, cols]` with finite values.
+    pub fn random_weight(ty: GgmlType, rows: usize, cols: usize, seed: u64) -> Weight {
+        let block = |seed| {
+            (0..).map(|i| random_bytes(ty.block_bytes(), seed ^ i << 32)).find(|b| {
+                let mut values = vec![0.0; ty.block_elems()];
+                crate::quant::dequantize(ty, b, &mut values).unwrap();
+                // Far from the ends of the range: neither products nor their sums overflow or vanish.
+                values.iter().all(|v| v.abs() < 1e10) && values.iter().any(|v| v.abs() > 1e-10)
+            })
+        };
+        let blocks = (rows * cols / ty.block_elems()) as u64;
+        let bytes: Vec<u8> = (0..blocks).flat_map(|i| block(seed.wrapping_add(i)).unwrap()).collect();
+        Weight::new(ty, [1, rows, cols], bytes.into()).unwrap()
     }
 }

@@ -101,32 +101,43 @@ impl<'a> Rect<'a> {
     }
 }
 
-/// `out[t][j] = sum_i x[t][i] w[j][i]`: `x` holds `out.rows()` rows `x_stride` apart, of which the first `k` columns count;
-/// `w` holds `out.cols()` rows of `k`.
-pub(crate) fn gemm(out: Rect<'_>, x: &[f32], x_stride: usize, w: &[f32], k: usize) {
+/// `out[t][j] = sum_i x[t][i] w[i][j]`, or that much more with `add`: `x` holds `out.rows()` rows `x_stride` apart, of which
+/// the first `k` columns count; `w` holds `k` rows `w_stride` apart, of which the first `out.cols()` columns count.
+pub(crate) fn gemm(
+    out: Rect<'_>,
+    add: bool,
+    x: &[f32],
+    x_stride: usize,
+    w: &[f32],
+    w_stride: usize,
+    k: usize,
+) {
     let (m, n) = (out.rows, out.cols);
     if m == 0 || n == 0 {
         return;
     }
-    assert!(k > 0 && x_stride >= k && x.len() >= (m - 1) * x_stride + k && w.len() >= n * k);
+    assert!(k > 0 && x_stride >= k && x.len() >= (m - 1) * x_stride + k);
+    assert!(w_stride >= n && w.len() >= (k - 1) * w_stride + n);
+    // The crate is fast only if the destination and the left operand lie column by column, so it gets the transposed
+    // product.
     // SAFETY: the asserts bound both inputs, `out` is an exclusive rectangle of m x n; strides are in elements and fit
-    // isize because the slices exist. alpha = 0 with read_dst = false: old contents are not read.
+    // isize because the slices exist. Without `add`, old contents are not read.
     unsafe {
         gemm_f32::gemm::f32::get_gemm_fn()(
-            m,
             n,
+            m,
             k,
             out.ptr,
-            1,
             out.stride as isize,
-            false,
-            x.as_ptr(),
             1,
-            x_stride as isize,
+            add,
             w.as_ptr(),
-            k as isize,
+            w_stride as isize,
             1,
-            0.0,
+            x.as_ptr(),
+            x_stride as isize,
+            1,
+            if add { 1.0 } else { 0.0 },
             1.0,
             false,
             false,
@@ -162,20 +173,22 @@ mod tests {
     }
 
     #[test]
-    fn gemm_is_x_times_w_transposed_on_a_part() {
+    fn gemm_is_x_times_w_on_a_part() {
         let (m, n, k) = (5, 3, 7);
         let x: Vec<f32> = (0..m * (k + 2)).map(|i| i as f32 * 0.5 - 3.0).collect();
-        let w: Vec<f32> = (0..n * k).map(|i| 1.0 - i as f32 * 0.25).collect();
+        let w: Vec<f32> = (0..k * (n + 1)).map(|i| 1.0 - i as f32 * 0.25).collect();
         let mut y = vec![f32::NAN; m * 10];
-        gemm(Rect::new(&mut y, 10).narrow(4..4 + n), &x, k + 2, &w, k);
-        for t in 0..m {
-            for j in 0..10 {
-                if !(4..4 + n).contains(&j) {
-                    assert!(y[t * 10 + j].is_nan());
-                    continue;
+        for times in [1.0, 2.0] {
+            gemm(Rect::new(&mut y, 10).narrow(4..4 + n), times > 1.0, &x, k + 2, &w, n + 1, k);
+            for t in 0..m {
+                for j in 0..10 {
+                    if !(4..4 + n).contains(&j) {
+                        assert!(y[t * 10 + j].is_nan());
+                        continue;
+                    }
+                    let want: f32 = (0..k).map(|i| x[t * (k + 2) + i] * w[i * (n + 1) + j - 4]).sum();
+                    assert!((y[t * 10 + j] - times * want).abs() < 1e-4);
                 }
-                let want: f32 = (0..k).map(|i| x[t * (k + 2) + i] * w[(j - 4) * k + i]).sum();
-                assert!((y[t * 10 + j] - want).abs() < 1e-4);
             }
         }
     }

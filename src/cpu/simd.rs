@@ -109,24 +109,24 @@ impl<S: Simd> Acc<S> {
         let ((a4, a1), (b4, b1)) = (a.as_chunks::<4>(), b.as_chunks::<4>());
         let [mut s0, mut s1, mut s2, mut s3] = self.sums;
         for (a, b) in a4.iter().zip(b4) {
-            s0 = simd.mul_add_f32s(a[0], b[0], s0);
-            s1 = simd.mul_add_f32s(a[1], b[1], s1);
-            s2 = simd.mul_add_f32s(a[2], b[2], s2);
-            s3 = simd.mul_add_f32s(a[3], b[3], s3);
+            s0 = simd.mul_add_e_f32s(a[0], b[0], s0);
+            s1 = simd.mul_add_e_f32s(a[1], b[1], s1);
+            s2 = simd.mul_add_e_f32s(a[2], b[2], s2);
+            s3 = simd.mul_add_e_f32s(a[3], b[3], s3);
         }
         // At most three vectors are left: each its own sum, so that short blocks do not wait for one another.
         if let (Some(a), Some(b)) = (a1.first(), b1.first()) {
-            s0 = simd.mul_add_f32s(*a, *b, s0);
+            s0 = simd.mul_add_e_f32s(*a, *b, s0);
         }
         if let (Some(a), Some(b)) = (a1.get(1), b1.get(1)) {
-            s1 = simd.mul_add_f32s(*a, *b, s1);
+            s1 = simd.mul_add_e_f32s(*a, *b, s1);
         }
         if let (Some(a), Some(b)) = (a1.get(2), b1.get(2)) {
-            s2 = simd.mul_add_f32s(*a, *b, s2);
+            s2 = simd.mul_add_e_f32s(*a, *b, s2);
         }
         self.sums = [s0, s1, s2, s3];
         for (a, b) in a_rest.iter().zip(b_rest) {
-            self.rest = a.mul_add(*b, self.rest);
+            self.rest += a * b;
         }
     }
 
@@ -142,7 +142,7 @@ impl<S: Simd> Acc<S> {
 #[inline(always)]
 pub(crate) fn axpy(a: f32, x: &[f32], y: &mut [f32]) {
     for (x, y) in x.iter().zip(y) {
-        *y = a.mul_add(*x, *y);
+        *y += a * x;
     }
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn sum_squares(x: &[f32]) -> f64 {
     let mut acc = [0f64; LANES];
     for c in chunks {
         for l in 0..LANES {
-            acc[l] = (c[l] as f64).mul_add(c[l] as f64, acc[l]);
+            acc[l] += c[l] as f64 * c[l] as f64;
         }
     }
     let mut sum = 0.0;
@@ -179,22 +179,26 @@ pub(crate) fn silu(x: f32) -> f32 {
 pub(crate) fn exp(x: f32) -> f32 {
     const LN2_HI: f32 = 0.693_145_75;
     const LN2_LO: f32 = 1.428_606_8e-6;
+    /// Adding 1.5 * 2^23 leaves the nearest integer in the low bits: a cast to i32 would not vectorize, as it saturates.
+    const ROUND: f32 = 12_582_912.0;
     let x = x.clamp(-105.0, 89.0);
-    let n = (x * std::f32::consts::LOG2_E).round_ties_even();
-    let r = n.mul_add(-LN2_LO, n.mul_add(-LN2_HI, x));
+    let rounded = x * std::f32::consts::LOG2_E + ROUND;
+    let n = rounded - ROUND;
+    // n LN2_HI is exact: 8 and 15 bits.
+    let r = (x - n * LN2_HI) - n * LN2_LO;
     let mut p = 1.0 / 720.0;
     for c in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        p = f32::mul_add(p, r, c);
+        p = p * r + c;
     }
     // 2^n in two factors, each a normal number for the clamped range.
-    let n = n as i32;
-    let half = n / 2;
+    let n = rounded.to_bits().wrapping_sub(ROUND.to_bits()) as i32;
+    let half = n >> 1;
     p * pow2(half) * pow2(n - half)
 }
 
 #[inline(always)]
 fn pow2(n: i32) -> f32 {
-    f32::from_bits(((n + 127) << 23) as u32)
+    f32::from_bits((n.wrapping_add(127) << 23) as u32)
 }
 
 #[cfg(test)]

@@ -151,6 +151,17 @@ impl Cache {
         rows.row(self.slot(seq, position)?)
     }
 
+    /// Whether the cache has the layers and widths that a model of this config needs.
+    pub(super) fn fits(&self, config: &Config) -> bool {
+        let widths = |kind: &IndexerKind| match kind {
+            IndexerKind::Full => (config.latent_width(), Some(config.index_head_dim)),
+            IndexerKind::Shared => (config.latent_width(), None),
+        };
+        let own = self.latent.iter().zip(&self.index);
+        let own = own.map(|(latent, index)| (latent.width(), index.as_ref().map(PagedRows::width)));
+        own.eq(config.indexers.iter().map(widths))
+    }
+
     /// Makes room for `n` more tokens of each sequence; the lengths stay until [`Cache::commit`].
     ///
     /// # Errors
@@ -172,7 +183,13 @@ impl Cache {
                 });
             }
             let total = (entry.len + n).div_ceil(PAGE_ROWS);
-            needed += total.saturating_sub(entry.pages.len()) + self.shared_tail(entry).is_some() as usize;
+            needed += total.saturating_sub(entry.pages.len());
+            if let Some(page) = self.tail(entry) {
+                // Of all holders that write to a page, the last keeps it.
+                let earlier = wanted.clone().take(i).filter_map(|(s, _)| self.tail(self.entry(s).ok()?));
+                let holders = self.holders[page as usize] as usize;
+                needed += (holders - earlier.filter(|p| *p == page).count() > 1) as usize;
+            }
         }
         if needed > self.free.len() {
             return Err(Error::Capacity {
@@ -200,24 +217,26 @@ impl Cache {
         }
     }
 
-    /// Index in the table of the page that the next token goes to, if another sequence holds it too.
-    fn shared_tail(&self, entry: &Entry) -> Option<usize> {
-        let i = entry.len / PAGE_ROWS;
-        entry.pages.get(i).filter(|p| self.holders[**p as usize] > 1).map(|_| i)
+    /// The page that the next token goes to, if there is one yet.
+    fn tail(&self, entry: &Entry) -> Option<u32> {
+        entry.pages.get(entry.len / PAGE_ROWS).copied()
     }
 
     /// The pages were counted by `reserve`.
     fn grow(&mut self, seq: SeqId, n: usize) {
         let Some(mut entry) = self.sequences.remove(&seq) else { return };
-        if let Some(i) = self.shared_tail(&entry)
+        if let Some(shared) = self.tail(&entry).filter(|p| self.holders[*p as usize] > 1)
             && let Some(page) = self.free.pop()
         {
-            let shared = std::mem::replace(&mut entry.pages[i], page);
+            entry.pages[entry.len / PAGE_ROWS] = page;
             self.holders[shared as usize] -= 1;
             self.holders[page as usize] = 1;
             let caches = self.latent.iter_mut().chain(self.index.iter_mut().flatten());
             caches.for_each(|rows| rows.copy_page(shared, page));
         }
+        // The table gets its full size at once, so that decoding across pages allocates nothing.
+        let most = self.holders.len().min(self.max_len.div_ceil(PAGE_ROWS));
+        entry.pages.reserve_exact(most.saturating_sub(entry.pages.len()));
         while entry.pages.len() < (entry.len + n).div_ceil(PAGE_ROWS)
             && let Some(page) = self.free.pop()
         {

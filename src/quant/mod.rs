@@ -21,6 +21,7 @@ pub(crate) use dequantize::with_block;
 pub use dequantize::{check_supported, dequantize, is_supported};
 pub use ggml_type::GgmlType;
 pub use quantize::quantize;
+pub(crate) use small_blocks::MXFP4_LEVELS;
 pub use weight::{SharedBytes, Weight};
 
 /// Levels of the 4-bit quants of IQ4_NL and IQ4_XS.

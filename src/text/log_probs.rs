@@ -29,7 +29,9 @@ pub fn log_probs(logits: &[f32], token: u32, n_top: usize) -> Result<LogProbs> {
     let logprob = |x: f32| f64::from(x) - max - log_sum;
 
     let n_top = n_top.min(logits.len());
-    let mut top: Vec<(f32, u32)> = logits.iter().copied().zip(0..).collect();
+    // Scoring a text asks for none, and then the vocabulary need not be copied.
+    let candidates = if n_top == 0 { &[] } else { logits };
+    let mut top: Vec<(f32, u32)> = candidates.iter().copied().zip(0..).collect();
     if n_top > 0 && n_top < top.len() {
         top.select_nth_unstable_by(n_top - 1, descending);
     }

@@ -1,10 +1,12 @@
 //! How tokens are drawn: the parameters, their legal ranges, and those that a file advises.
 
+use serde::Serialize;
+
 use crate::error::{Error, Result};
 use crate::gguf::Metadata;
 
 /// Parameters of a [`super::Sampler`]. The default draws nothing: it takes the best token, without penalties.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SamplingParams {
     /// Divides the logits; 0 takes the best token (greedy).
     pub temperature: f32,

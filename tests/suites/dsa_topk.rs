@@ -31,6 +31,8 @@ pub enum Spread {
     Masked,
     /// NaN, infinities, both zeros and a few others.
     Special,
+    /// Both zeros, which are equal.
+    Zeros,
     Rising,
     Falling,
 }
@@ -47,7 +49,7 @@ pub struct Case {
 pub fn case() -> impl Strategy<Value = Case> {
     use Spread::*;
     let spread =
-        prop::sample::select(vec![Normal, Three, Equal, Clustered, Masked, Special, Rising, Falling]);
+        prop::sample::select(vec![Normal, Three, Equal, Clustered, Masked, Special, Zeros, Rising, Falling]);
     let k = prop_oneof![prop::sample::select(vec![1usize, 2, 63, 64, 65, 512]), 1usize..600];
     (1usize..1300, k, 1usize..5, spread, any::<u64>()).prop_flat_map(|(width, k, m, spread, seed)| {
         // Around k, none, all, some.
@@ -82,6 +84,7 @@ fn scores(n: usize, spread: Spread, rng: &mut Rng) -> Vec<f32> {
         Spread::Masked if rng.below(4) > 0 => f32::NEG_INFINITY,
         Spread::Masked => rng.normal(),
         Spread::Special => special[rng.below(special.len())],
+        Spread::Zeros => [0.0, -0.0][rng.below(2)],
         Spread::Rising => i as f32 - 500.0,
         Spread::Falling => 500.0 - i as f32,
     };
@@ -147,11 +150,11 @@ pub fn takes_wide_rows(devices: &[Device]) {
 pub fn refuses_what_does_not_fit(devices: &[Device]) {
     let d = &devices[0];
     let scores = tensor(d, 4, &[1.0; 12]);
-    let mut out = Selection::new(d, 2);
+    let mut out = Selection::new(d, 2).unwrap();
     refused(vec![
         ("counts", top_k(&scores, &[1, 2], &mut out)),
         ("too many", top_k(&scores, &[1, 5, 2], &mut out)),
-        ("no room", top_k(&scores, &[1, 2, 3], &mut Selection::new(d, 0))),
+        ("no room", top_k(&scores, &[1, 2, 3], &mut Selection::new(d, 0).unwrap())),
     ]);
     assert_eq!(out.lens.rows(), 0, "a refused call changed the selection");
     assert!(matches!(out.row(0), Err(glm5::Error::Shape { .. })));

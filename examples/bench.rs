@@ -1,0 +1,236 @@
+//! Prompt and decode speed: `cargo run --release --example bench`.
+
+mod common;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use glm5::model::{Batch, Cache, Counters, LogitRows, Model, SeqId};
+use serde::Serialize;
+use serde_json::json;
+
+use common::args::{self, ModelArgs};
+use common::failure::{self, EXIT_CODES, Result, usage};
+use common::figures::HowItRan;
+use common::load::Opened;
+use common::progress;
+
+/// Measures prompt (pp) and decode (tg) speed in tokens/s over sizes and depths, in the manner of llama-bench.
+///
+/// A test `pp512 @ d1024` computes 512 tokens at once behind 1024 others; `tg128` computes 128 tokens one by one. Tokens are
+/// arbitrary, nothing is sampled or printed meanwhile. Each test runs once to warm up, then as often as asked for; the
+/// table has mean and standard deviation.
+#[derive(Debug, Parser)]
+#[command(name = "bench", version, allow_negative_numbers = true, after_help = format!(
+    "Example: two prompt sizes and decoding, at the beginning and behind 2048 tokens, on two threads:\n  \
+     cargo run --release --example bench -- -p 128,512 -n 128 -d 0,2048 --threads 2\n\n{EXIT_CODES}"
+))]
+struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// Prompt sizes in tokens, separated by commas; 0 for none.
+    #[arg(short = 'p', long, value_name = "N,..", value_delimiter = ',', value_parser = args::at_least(0), default_value = "512")]
+    n_prompt: Vec<usize>,
+
+    /// Numbers of tokens to decode, separated by commas; 0 for none.
+    #[arg(short = 'n', long, value_name = "N,..", value_delimiter = ',', value_parser = args::at_least(0), default_value = "128")]
+    n_gen: Vec<usize>,
+
+    /// Depths: tokens in the cache before each test, separated by commas.
+    #[arg(short = 'd', long, value_name = "N,..", value_delimiter = ',', value_parser = args::at_least(0), default_value = "0")]
+    n_depth: Vec<usize>,
+
+    /// How often each test is measured.
+    #[arg(short, long, value_name = "N", value_parser = args::between(1, 1_000_000), default_value_t = 5)]
+    repetitions: usize,
+
+    /// Print one JSON object at the end, with every sample and the counters, and no table.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    failure::main(run)
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    /// All tokens at once.
+    Prompt,
+    /// One by one.
+    Decode,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Test {
+    name: String,
+    kind: Kind,
+    tokens: usize,
+    depth: usize,
+}
+
+/// A test with what came of it.
+#[derive(Debug, Serialize)]
+struct Measured {
+    #[serde(flatten)]
+    test: Test,
+    /// Tokens/s of every repetition.
+    samples: Vec<f64>,
+    mean: f64,
+    /// Standard deviation of a sample; 0 for a single one.
+    sd: f64,
+    /// Of all repetitions together.
+    counters: Counters,
+}
+
+fn run(args: Args) -> Result<()> {
+    let tests = tests(&args);
+    if tests.is_empty() {
+        return usage("nothing to measure: -p and -n have no size above 0");
+    }
+    let opened = Opened::new(&args.model)?;
+    let limit = opened.config.context_length;
+    let takes = |t: &Test| t.depth.saturating_add(t.tokens);
+    if let Some(t) = tests.iter().find(|t| takes(t) > limit) {
+        return usage(format!("{} takes {} tokens, the model's context is {limit}", t.name, takes(t)));
+    }
+    let device = args.model.device()?;
+    let loaded = opened.load(&args.model, &device)?;
+    let mut model = loaded.model;
+    let context = tests.iter().map(takes).max().unwrap_or(1);
+    let mut cache = model.new_cache(context, args.model.cache_type)?;
+    let seq = cache.new_sequence();
+    let tokens = arbitrary_tokens(context, model.config().vocab_size);
+
+    let ran = HowItRan::new(&model, cache.ty(), context);
+    let name = model.config().name.clone().unwrap_or_else(|| "unnamed".into());
+    let size = format!("{:.1} MiB", opened.gguf.file_bytes() as f64 / f64::from(1 << 20));
+    let mut measured = Vec::new();
+    for test in tests {
+        let spinner = progress::spinner(test.name.clone());
+        let m = common::install(&device, || {
+            let mut bench = Bench { model: &mut model, cache: &mut cache, seq, tokens: &tokens };
+            bench.measure(test, args.repetitions)
+        });
+        spinner.finish_and_clear();
+        let m = m?;
+        if !args.json {
+            if measured.is_empty() {
+                common::show(&table_head())?;
+            }
+            common::show(&table_row(&name, &size, &ran, &m))?;
+        }
+        measured.push(m);
+    }
+    if args.json {
+        common::show_json(&json!({
+            "model": name,
+            "file_bytes": opened.gguf.file_bytes(),
+            "load_seconds": loaded.time.as_secs_f64(),
+            "ran": ran,
+            "tests": measured,
+            "load_report": model.report(),
+        }))?;
+    }
+    Ok(())
+}
+
+fn row([model, size, device, precision, attention, test, speed]: [&str; 7]) -> String {
+    format!(
+        "| {model:20} | {size:>11} | {device:24} | {precision:9} | {attention:9} | {test:16} | {speed:>19} |\n"
+    )
+}
+
+fn table_head() -> String {
+    let head = row(["model", "size", "device", "precision", "attention", "test", "tokens/s"]);
+    let line: String = head.trim_end().chars().map(|c| if c == '|' { '|' } else { '-' }).collect();
+    format!("{head}{line}\n")
+}
+
+fn table_row(model: &str, size: &str, ran: &HowItRan, m: &Measured) -> String {
+    let (precision, attention) = (ran.precision.to_string(), format!("{:?}", ran.attention).to_lowercase());
+    let speed = format!("{:.1} ± {:.1}", m.mean, m.sd);
+    row([model, size, &ran.device, &precision, &attention, &m.test.name, &speed])
+}
+
+/// All tests, depth by depth.
+fn tests(args: &Args) -> Vec<Test> {
+    let kinds = [(Kind::Prompt, "pp", &args.n_prompt), (Kind::Decode, "tg", &args.n_gen)];
+    let mut tests = Vec::new();
+    for &depth in &args.n_depth {
+        for (kind, letters, sizes) in kinds {
+            for &tokens in sizes.iter().filter(|n| **n > 0) {
+                let at = if depth > 0 { format!(" @ d{depth}") } else { String::new() };
+                tests.push(Test { name: format!("{letters}{tokens}{at}"), kind, tokens, depth });
+            }
+        }
+    }
+    tests
+}
+
+/// Tokens all over the vocabulary, so that all experts have work; the same in every run.
+fn arbitrary_tokens(n: usize, vocab: usize) -> Vec<u32> {
+    let mut state = 1u64;
+    let mut next = || {
+        // Knuth's MMIX generator; its high bits are the random ones.
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((state >> 33) % vocab as u64) as u32
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+struct Bench<'a> {
+    model: &'a mut Model,
+    cache: &'a mut Cache,
+    seq: SeqId,
+    tokens: &'a [u32],
+}
+
+impl Bench<'_> {
+    fn measure(&mut self, test: Test, repetitions: usize) -> glm5::Result<Measured> {
+        let have = self.cache.len(self.seq)?;
+        self.cache.truncate(self.seq, have.min(test.depth))?;
+        if have < test.depth {
+            let fill = &self.tokens[have..test.depth];
+            self.model.forward(&Batch::one(self.seq, fill, LogitRows::None), self.cache)?;
+        }
+        self.once(&test)?;
+        self.model.counters_mut().reset();
+        let mut samples = Vec::with_capacity(repetitions);
+        for _ in 0..repetitions {
+            samples.push(test.tokens as f64 / self.once(&test)?.as_secs_f64().max(1e-9));
+        }
+        let (mean, sd) = mean_and_sd(&samples);
+        Ok(Measured { test, samples, mean, sd, counters: self.model.counters().clone() })
+    }
+
+    /// Computes the test's tokens and takes them out of the cache again.
+    fn once(&mut self, test: &Test) -> glm5::Result<Duration> {
+        let tokens = &self.tokens[test.depth..test.depth + test.tokens];
+        let start = Instant::now();
+        match test.kind {
+            Kind::Prompt => {
+                self.model.forward(&Batch::one(self.seq, tokens, LogitRows::Last), self.cache)?;
+            }
+            Kind::Decode => {
+                for token in tokens.chunks(1) {
+                    self.model.forward(&Batch::one(self.seq, token, LogitRows::Last), self.cache)?;
+                }
+            }
+        }
+        let time = start.elapsed();
+        self.cache.truncate(self.seq, test.depth)?;
+        Ok(time)
+    }
+}
+
+fn mean_and_sd(samples: &[f64]) -> (f64, f64) {
+    let n = samples.len() as f64;
+    let mean = samples.iter().sum::<f64>() / n;
+    let squares: f64 = samples.iter().map(|x| (x - mean).powi(2)).sum();
+    (mean, (squares / (n - 1.0).max(1.0)).sqrt())
+}

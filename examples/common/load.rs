@@ -1,0 +1,54 @@
+//! Opening and loading with a progress bar.
+
+use std::time::{Duration, Instant};
+
+use glm5::gguf::Gguf;
+use glm5::model::{Config, Model};
+use glm5::tensor::Device;
+use glm5::text::Tokenizer;
+
+use super::args::ModelArgs;
+use super::failure::Result;
+use super::progress;
+
+/// A file whose headers have been read: enough to tokenize and to check what is asked for.
+pub struct Opened {
+    pub gguf: Gguf,
+    pub config: Config,
+    pub tokenizer: Tokenizer,
+    time: Duration,
+}
+
+impl Opened {
+    pub fn new(args: &ModelArgs) -> Result<Self> {
+        let start = Instant::now();
+        let gguf = Gguf::open(args.file.path()?)?;
+        // The config first: a file of another model is refused as such, not for its tokenizer.
+        let config = Config::from_gguf(&gguf)?;
+        let tokenizer = Tokenizer::from_gguf(&gguf)?;
+        Ok(Opened { gguf, config, tokenizer, time: start.elapsed() })
+    }
+
+    /// Loads the weights.
+    pub fn load(&self, args: &ModelArgs, device: &Device) -> Result<Loaded> {
+        let start = Instant::now();
+        let bar = progress::bar("load", 0, "layers");
+        let mut progress = |done: usize, total: usize| {
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+        };
+        let model = Model::load(&self.gguf, device, &args.load_options(), &mut progress);
+        bar.finish_and_clear();
+        let model = model?;
+        if args.verbose {
+            eprintln!("{}\n  device {}", model.report(), device.name());
+        }
+        Ok(Loaded { model, time: self.time + start.elapsed() })
+    }
+}
+
+/// A model and how long it took to get it, from opening the file on.
+pub struct Loaded {
+    pub model: Model,
+    pub time: Duration,
+}
