@@ -200,7 +200,7 @@ bool mbarrier_test_wait(std::uint64_t *p, unsigned parity, Site site) {
     if (load_checked(p, what, site).parity == parity) {
         thread.what = what;
         thread.site = site;
-        yield(true);
+        yield(Yield::Idle);
         if (load_checked(p, what, site).parity == parity) return false;
     }
     if (thread.block->races) thread.block->races->mbarrier_wait(thread.linear, p);

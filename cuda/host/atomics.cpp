@@ -45,7 +45,7 @@ template <class T> void note_poll(const T *p, T value, Site site) {
     if (thread.polled == p && thread.polled_bits == bits) {
         thread.what = "a load of the same value";
         thread.site = site;
-        yield(true);
+        yield(Yield::Idle);
     }
     thread.polled = p;
     thread.polled_bits = bits;
@@ -57,7 +57,7 @@ template <class T> T atomic(Atomic kind, Order order, T *p, T value, T compare, 
     if (reinterpret_cast<std::uintptr_t>(p) % sizeof(T) != 0)
         fail(EMU_BAD_ADDRESS, "atomic at %s:%d: address %p is not %zu-byte aligned", site.file, site.line,
              static_cast<void *>(p), sizeof(T));
-    if (t_grid->rng.one_in(4)) yield(false);
+    if (t_grid->rng.one_in(4)) yield(Yield::Neutral);
     if (kind == Atomic::Load || kind == Atomic::CompareExchange) note_poll(p, *p, site);
     Thread &thread = self();
     if (thread.block->races) {
@@ -67,6 +67,7 @@ template <class T> T atomic(Atomic kind, Order order, T *p, T value, T compare, 
     }
     const T old = *p;
     *p = combine(kind, old, value, compare);
+    if (std::memcmp(p, &old, sizeof old) != 0) t_grid->idle_slices = 0; // whoever polls for it may go on
     return old;
 }
 

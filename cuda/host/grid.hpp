@@ -73,7 +73,8 @@ struct Thread {
     unsigned linear = 0; // x fastest; warp = linear / 32, lane = linear % 32
     std::uint32_t priority = 0;
     State state = State::Ready;
-    bool spinning = false; // last stopped in a poll that brought nothing
+    bool idle = false;     // last stopped in a poll that brought nothing
+    bool neutral = false;  // last stopped for no reason of its own
     // While waiting: for what, and where in the source.
     const char *what = "";
     Site site{};
@@ -153,7 +154,7 @@ struct Grid {
     const void *params = nullptr;
     unsigned candidates = 1; // ready threads compared by priority at each pick
     unsigned in_flight = 0;  // in all resident blocks
-    std::uint64_t idle_slices = 0;
+    std::uint64_t idle_slices = 0; // since something last went forward
     emu_status status = EMU_OK;
     std::string report;
 };
@@ -168,8 +169,9 @@ inline Thread &self() { return *t_grid->current; }
 // Stops the current thread in `state` until someone makes it ready.
 void wait(State state, const char *what, Site site);
 
-// Lets others run. `spinning`: the thread polls for something that has not come, so this slice was no progress.
-void yield(bool spinning);
+// Lets others run. Idle: the thread polls and found what it had found before; Neutral: it is merely interrupted.
+enum class Yield { Idle, Neutral };
+void yield(Yield kind);
 
 void make_ready(Thread &thread);
 

@@ -59,7 +59,7 @@ void run(Grid &grid, const Kernel &kernel, const emu_launch &launch) {
     grid.threads = kernel.threads;
     grid.rng = Rng(launch.seed);
     grid.body = kernel.body;
-    grid.candidates = grid.rng.one_in(2) ? 1 : 4;
+    grid.candidates = grid.rng.one_in(16) ? 1 : 4;
 
     const std::uint32_t blocks = launch.grid[0] * launch.grid[1] * launch.grid[2];
     std::uint32_t resident = launch.resident_blocks;

@@ -1,5 +1,6 @@
 // check.hpp: the few things that the emulator's tests share: registration, checks, guarded buffers, launches.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -61,7 +62,7 @@ template <class T> class Guarded {
 public:
     explicit Guarded(std::size_t n, T fill = T()) : n_(n), all_(n + 2 * kZone) {
         std::memset(all_.data(), 0x5A, all_.size() * sizeof(T));
-        for (std::size_t i = 0; i < n; ++i) all_[kZone + i] = fill;
+        std::fill_n(all_.begin() + kZone, n, fill);
     }
     T *data() { return all_.data() + kZone; }
     T &operator[](std::size_t i) { return all_[kZone + i]; }
