@@ -9,10 +9,17 @@
 struct EntryInfo {
     name: &'static str,
     family: &'static str,
+    params: &'static str,
     threads: u32,
     smem_bytes: u32,
     hot: bool,
     unit: usize,
+}
+
+/// A by-value params struct of [`crate::sys`].
+pub trait Params: Copy + 'static {
+    /// Its name in `params.h`.
+    const NAME: &'static str;
 }
 
 include!(concat!(env!("OUT_DIR"), "/entries.rs"));
@@ -34,6 +41,11 @@ impl Entry {
     /// Stem of the operation.
     pub const fn family(self) -> &'static str {
         self.info().family
+    }
+
+    /// Name of its params struct: [`Params::NAME`].
+    pub const fn params(self) -> &'static str {
+        self.info().params
     }
 
     /// Threads per block.

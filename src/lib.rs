@@ -7,12 +7,14 @@
 //! | [`model`], [`text`] | GLM-5: config, weights, caches, the graph; tokenizer, chat template, sampler |
 //! | [`ops`] | one operation each: safe function, checks, reference in plain loops |
 //! | [`cpu`] | the fast CPU path: threads and SIMD |
+//! | [`cuda`] | GPUs: memory, launches, graphs |
 //! | [`kernels`] | which GPU kernels exist, and their code |
 //! | [`sys`] | the params structs of those kernels, in C layout |
 //! | [`gguf`], [`quant`] | files; block types and their dequantization. No model |
 //! | [`tensor`], [`error`] | matrices on a device; the one error type |
 
 pub mod cpu;
+pub mod cuda;
 pub mod error;
 pub mod gguf;
 pub mod kernels;

@@ -23,7 +23,8 @@ pub(crate) fn indexer_scores(
     scores: &mut Tensor,
 ) -> Result<()> {
     let n = scores.cols();
-    let input = Scorer { cpu, q: q.cpu()?, w: w.cpu()?, keys, rows, scale, n_heads: w.cols() };
+    let input =
+        Scorer { cpu, q: q.cpu()?, w: w.cpu()?, keys: keys.on_cpu()?, rows, scale, n_heads: w.cols() };
     input.run(0, Rect::new(scores.cpu_mut()?, n));
     Ok(())
 }
@@ -38,7 +39,8 @@ pub(crate) fn indexer_select(
     out: &mut Selection,
 ) -> Result<()> {
     let k = out.k();
-    let input = Scorer { cpu, q: q.cpu()?, w: w.cpu()?, keys, rows, scale, n_heads: w.cols() };
+    let input =
+        Scorer { cpu, q: q.cpu()?, w: w.cpu()?, keys: keys.on_cpu()?, rows, scale, n_heads: w.cols() };
     let n = rows.max_visible();
     let mut scores = cpu.scratch_f32(if n > k { n * rows.len().min(BLOCK_ROWS) } else { 0 });
     let (indices, lens) = (out.indices.cpu_mut()?, out.lens.cpu_mut()?);

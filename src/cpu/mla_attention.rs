@@ -23,7 +23,7 @@ pub(crate) fn mla_attention(
         Some(s) => Some((s.indices.cpu()?, s.lens.cpu()?, s.k())),
         None => None,
     };
-    let q = q.cpu()?;
+    let (q, cache) = (q.cpu()?, cache.on_cpu()?);
     let cols = out.cols();
     // Heads of one token share its keys, so a task takes as many as balance leaves: all, once there are tokens enough.
     let heads_per_task =

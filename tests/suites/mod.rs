@@ -58,6 +58,8 @@ pub mod logits;
 pub mod mla_attention;
 pub mod moe;
 pub mod norm;
+pub mod roofs;
 pub mod rope;
 pub mod router;
 pub mod sequences;
+pub mod tensor;

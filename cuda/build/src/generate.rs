@@ -1,5 +1,6 @@
 //! Text made from the table: the units that instantiate kernels, and the Rust side, `entries.rs`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::table::{Entry, Family, Table, camel};
@@ -72,7 +73,7 @@ pub fn entries_rs(table: &Table) -> String {
         for entry in *entries {
             let (name, variant) = (&entry.name, camel(&entry.name));
             let Entry { threads, smem, .. } = entry;
-            let (family, hot) = (&family.name, family.hot);
+            let (family, params, hot) = (&family.name, &family.params, family.hot);
             _ = writeln!(
                 variants,
                 "    /// `{name}`: {threads} threads, {smem} bytes of dynamic shared memory."
@@ -81,13 +82,20 @@ pub fn entries_rs(table: &Table) -> String {
             _ = writeln!(all, "    Entry::{variant},");
             _ = writeln!(
                 rows,
-                "    EntryInfo {{ name: {name:?}, family: {family:?}, threads: {threads}, smem_bytes: {smem}, \
-                 hot: {hot}, unit: {unit} }},"
+                "    EntryInfo {{ name: {name:?}, family: {family:?}, params: {params:?}, threads: {threads}, \
+                 smem_bytes: {smem}, hot: {hot}, unit: {unit} }},"
             );
         }
     }
     for family in &table.families {
         modules += &family_module(family);
+    }
+    let structs: BTreeSet<_> = table.families.iter().map(|family| &family.params).collect();
+    for name in structs {
+        _ = write!(
+            modules,
+            "\nimpl Params for crate::sys::{name} {{\n    const NAME: &'static str = {name:?};\n}}\n"
+        );
     }
     let n = table.entries().count();
     format!(
@@ -196,14 +204,15 @@ mod tests {
     #[test]
     fn entries_know_their_unit() {
         let text = entries_rs(&Table::parse(TABLE).unwrap());
-        let row = "EntryInfo { name: \"dequantize_f32_f16_w4\", family: \"dequantize\", threads: 128, smem_bytes: 2048, \
-                   hot: true, unit: 1 },";
+        let row = "EntryInfo { name: \"dequantize_f32_f16_w4\", family: \"dequantize\", params: \"dequantize_params\", \
+                   threads: 128, smem_bytes: 2048, hot: true, unit: 1 },";
         assert!(text.contains(row), "{text}");
         assert!(text.contains(
             "Instance { ty: GgmlType::Q4_K, out: GgmlType::BF16, warps: 4, entry: \
                                Entry::DequantizeQ4KBf16W4 },"
         ));
         assert!(text.contains("unit: 2 }"));
+        assert_eq!(text.matches("impl Params for crate::sys::dequantize_params {").count(), 1);
         assert!(text.contains("pub fn find(ty: GgmlType, out: GgmlType, warps: u32) -> Option<Entry>"));
         assert!(text.contains("pub fn find() -> Option<Entry>"));
     }
