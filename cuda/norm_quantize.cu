@@ -45,7 +45,8 @@ __device__ __forceinline__ void norm_quantize(const norm_quantize_params &p) {
     const uint64_t row = blockIdx.x;
     float *x_row = p.x + row * p.x_stride;
 
-    // All loads first: they are the time of a single row.
+    // All loads first: they are the time of a single row. For the longest rows there are not registers enough.
+    constexpr bool kWeightsFirst = kVecs <= 4;
     float x[kVecs][4], r[kVecs][4], w[kVecs][4];
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) load_cols<kLoad>(x_row, row_col<kVecs>(v), n, x[v]);
@@ -54,7 +55,8 @@ __device__ __forceinline__ void norm_quantize(const norm_quantize_params &p) {
         for (int v = 0; v < kVecs; ++v) load_const_cols<kLoad>(p.r + row * n, row_col<kVecs>(v), n, r[v]);
     }
 #pragma unroll
-    for (int v = 0; v < kVecs; ++v) load_const_cols<kLoad>(p.w, row_col<kVecs>(v), n, w[v]);
+    for (int v = 0; v < kVecs; ++v)
+        if constexpr (kWeightsFirst) load_const_cols<kLoad>(p.w, row_col<kVecs>(v), n, w[v]);
 
     if (p.r) {
 #pragma unroll
@@ -75,9 +77,11 @@ __device__ __forceinline__ void norm_quantize(const norm_quantize_params &p) {
 
     float y[kVecs][4];
 #pragma unroll
-    for (int v = 0; v < kVecs; ++v)
+    for (int v = 0; v < kVecs; ++v) {
+        if constexpr (!kWeightsFirst) load_const_cols<kLoad>(p.w, row_col<kVecs>(v), n, w[v]);
 #pragma unroll
         for (int k = 0; k < 4; ++k) y[v][k] = __fmul_rn(__fmul_rn(x[v][k], s), w[v][k]);
+    }
     if (p.y) {
         Out *y_row = static_cast<Out *>(p.y) + row * p.y_stride;
 #pragma unroll

@@ -38,3 +38,129 @@ const _: () = {
     ["Offset of field: reduce_params::partial"][::core::mem::offset_of!(reduce_params, partial) - 8usize];
     ["Offset of field: reduce_params::n_vecs"][::core::mem::offset_of!(reduce_params, n_vecs) - 16usize];
 };
+#[doc = " Values of a run of blocks."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct dequantize_params {
+    #[doc = " `[src_bytes]`, whole blocks, aligned to 16."]
+    pub src: *const ::core::ffi::c_void,
+    #[doc = " `[n]` f32, f16 or bf16, aligned to 16."]
+    pub out: *mut ::core::ffi::c_void,
+    #[doc = " Bytes of `src`."]
+    pub src_bytes: u64,
+    #[doc = " Byte of `src` at which the first block begins."]
+    pub first: u64,
+    #[doc = " Values; whole blocks, all of them within `src`."]
+    pub n: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of dequantize_params"][::core::mem::size_of::<dequantize_params>() - 40usize];
+    ["Alignment of dequantize_params"][::core::mem::align_of::<dequantize_params>() - 8usize];
+    ["Offset of field: dequantize_params::src"][::core::mem::offset_of!(dequantize_params, src) - 0usize];
+    ["Offset of field: dequantize_params::out"][::core::mem::offset_of!(dequantize_params, out) - 8usize];
+    ["Offset of field: dequantize_params::src_bytes"]
+        [::core::mem::offset_of!(dequantize_params, src_bytes) - 16usize];
+    ["Offset of field: dequantize_params::first"]
+        [::core::mem::offset_of!(dequantize_params, first) - 24usize];
+    ["Offset of field: dequantize_params::n"][::core::mem::offset_of!(dequantize_params, n) - 32usize];
+};
+#[doc = " Rows of a table by token id."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct embed_params {
+    #[doc = " `[vocab, hidden]` blocks, aligned to 16."]
+    pub table: *const ::core::ffi::c_void,
+    #[doc = " `[n_tokens]`, each below `vocab` or the kernel traps."]
+    pub tokens: *const u32,
+    #[doc = " `[n_tokens, hidden]` f32 or bf16, aligned to 16."]
+    pub out: *mut ::core::ffi::c_void,
+    #[doc = " Rows of the table."]
+    pub vocab: u32,
+    #[doc = " Values per row; whole blocks."]
+    pub hidden: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of embed_params"][::core::mem::size_of::<embed_params>() - 32usize];
+    ["Alignment of embed_params"][::core::mem::align_of::<embed_params>() - 8usize];
+    ["Offset of field: embed_params::table"][::core::mem::offset_of!(embed_params, table) - 0usize];
+    ["Offset of field: embed_params::tokens"][::core::mem::offset_of!(embed_params, tokens) - 8usize];
+    ["Offset of field: embed_params::out"][::core::mem::offset_of!(embed_params, out) - 16usize];
+    ["Offset of field: embed_params::vocab"][::core::mem::offset_of!(embed_params, vocab) - 24usize];
+    ["Offset of field: embed_params::hidden"][::core::mem::offset_of!(embed_params, hidden) - 28usize];
+};
+#[doc = " Residual step, RMSNorm, and the int8 activations of the integer linear layers."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct norm_quantize_params {
+    #[doc = " `[n_rows, n]` f32, rows `x_stride` apart; with `r` it becomes x + r."]
+    pub x: *mut f32,
+    #[doc = " `[n_rows, n]` f32, may be null: nothing is added then, and `x` is not written unless `y` is `x`."]
+    pub r: *const f32,
+    #[doc = " `[n]`"]
+    pub w: *const f32,
+    #[doc = " `[n_rows, n]` f32 or bf16, rows `y_stride` apart; may be null, may be `x` if f32."]
+    pub y: *mut ::core::ffi::c_void,
+    #[doc = " `[n_rows, n]`, may be null: then nothing is quantized, and the two that follow are not used."]
+    pub qs: *mut i8,
+    #[doc = " `[n_rows, n / block]`"]
+    pub scales: *mut f32,
+    #[doc = " `[n_rows, n / 16]`"]
+    pub sums: *mut i16,
+    #[doc = " Values from row to row of `x`."]
+    pub x_stride: u64,
+    #[doc = " Values from row to row of `y`."]
+    pub y_stride: u64,
+    #[doc = " Values per row; whole blocks if they are quantized."]
+    pub n: u32,
+    #[doc = " Added to the mean of the squares."]
+    pub eps: f32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of norm_quantize_params"][::core::mem::size_of::<norm_quantize_params>() - 80usize];
+    ["Alignment of norm_quantize_params"][::core::mem::align_of::<norm_quantize_params>() - 8usize];
+    ["Offset of field: norm_quantize_params::x"][::core::mem::offset_of!(norm_quantize_params, x) - 0usize];
+    ["Offset of field: norm_quantize_params::r"][::core::mem::offset_of!(norm_quantize_params, r) - 8usize];
+    ["Offset of field: norm_quantize_params::w"][::core::mem::offset_of!(norm_quantize_params, w) - 16usize];
+    ["Offset of field: norm_quantize_params::y"][::core::mem::offset_of!(norm_quantize_params, y) - 24usize];
+    ["Offset of field: norm_quantize_params::qs"]
+        [::core::mem::offset_of!(norm_quantize_params, qs) - 32usize];
+    ["Offset of field: norm_quantize_params::scales"]
+        [::core::mem::offset_of!(norm_quantize_params, scales) - 40usize];
+    ["Offset of field: norm_quantize_params::sums"]
+        [::core::mem::offset_of!(norm_quantize_params, sums) - 48usize];
+    ["Offset of field: norm_quantize_params::x_stride"]
+        [::core::mem::offset_of!(norm_quantize_params, x_stride) - 56usize];
+    ["Offset of field: norm_quantize_params::y_stride"]
+        [::core::mem::offset_of!(norm_quantize_params, y_stride) - 64usize];
+    ["Offset of field: norm_quantize_params::n"][::core::mem::offset_of!(norm_quantize_params, n) - 72usize];
+    ["Offset of field: norm_quantize_params::eps"]
+        [::core::mem::offset_of!(norm_quantize_params, eps) - 76usize];
+};
+#[doc = " LayerNorm in place."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct layer_norm_params {
+    #[doc = " `[n_rows, n]` f32"]
+    pub x: *mut f32,
+    #[doc = " `[n]`"]
+    pub w: *const f32,
+    #[doc = " `[n]`"]
+    pub b: *const f32,
+    #[doc = " Values per row."]
+    pub n: u32,
+    #[doc = " Added to the variance."]
+    pub eps: f32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of layer_norm_params"][::core::mem::size_of::<layer_norm_params>() - 32usize];
+    ["Alignment of layer_norm_params"][::core::mem::align_of::<layer_norm_params>() - 8usize];
+    ["Offset of field: layer_norm_params::x"][::core::mem::offset_of!(layer_norm_params, x) - 0usize];
+    ["Offset of field: layer_norm_params::w"][::core::mem::offset_of!(layer_norm_params, w) - 8usize];
+    ["Offset of field: layer_norm_params::b"][::core::mem::offset_of!(layer_norm_params, b) - 16usize];
+    ["Offset of field: layer_norm_params::n"][::core::mem::offset_of!(layer_norm_params, n) - 24usize];
+    ["Offset of field: layer_norm_params::eps"][::core::mem::offset_of!(layer_norm_params, eps) - 28usize];
+};
