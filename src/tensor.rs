@@ -3,10 +3,14 @@
 //! Everything an operation touches carries its device; operations dispatch on it and refuse mixtures.
 
 mod paged;
+mod quantized;
 
 pub use paged::{CacheType, PAGE_ROWS, PagedRows, RaggedRows};
+pub use quantized::{DeviceActivations, QuantizedRows};
 
 use std::sync::Arc;
+
+use half::{bf16, f16};
 
 use crate::cpu::Cpu;
 use crate::cuda::{Buffer, Gpu};
@@ -106,7 +110,39 @@ impl std::fmt::Display for Precision {
 /// Element types of a [`Tensor`]. The default value has zero bytes only.
 pub trait Element: bytemuck::Pod + Default + Send + Sync + std::fmt::Debug {}
 impl Element for f32 {}
+impl Element for f16 {}
+impl Element for bf16 {}
 impl Element for u32 {}
+
+/// Element types that results of f32 arithmetic are rounded to.
+pub trait Float: Element {
+    /// The type of these values in files and in the names of kernels.
+    const TYPE: GgmlType;
+
+    /// The nearest value; of two equally near the one with an even mantissa.
+    fn from_f32(value: f32) -> Self;
+}
+
+impl Float for f32 {
+    const TYPE: GgmlType = GgmlType::F32;
+    fn from_f32(value: f32) -> Self {
+        value
+    }
+}
+
+impl Float for f16 {
+    const TYPE: GgmlType = GgmlType::F16;
+    fn from_f32(value: f32) -> Self {
+        f16::from_f32(value)
+    }
+}
+
+impl Float for bf16 {
+    const TYPE: GgmlType = GgmlType::BF16;
+    fn from_f32(value: f32) -> Self {
+        bf16::from_f32(value)
+    }
+}
 
 #[derive(Debug)]
 enum Storage<T> {

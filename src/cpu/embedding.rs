@@ -1,17 +1,11 @@
 //! Rows of a quantized table.
 
-use super::Cpu;
+use super::{Cpu, dequantize};
 use crate::error::Result;
-use crate::quant::{Weight, dequantize};
+use crate::quant::Weight;
+use crate::tensor::Float;
 
-pub(crate) fn embedding(cpu: &Cpu, table: &Weight, tokens: &[u32], out: &mut [f32]) -> Result<()> {
-    // Tokens and shapes were checked, so no row can fail; the first error would still be returned.
-    let failed = std::sync::Mutex::new(Ok(()));
-    cpu.for_rows(out, table.cols(), 4 * table.cols(), |t, row| {
-        let r = tokens[t] as usize;
-        if let Err(e) = dequantize(table.ty(), table.rows_bytes(0, r..r + 1), row) {
-            *failed.lock().unwrap_or_else(|e| e.into_inner()) = Err(e);
-        }
-    });
-    failed.into_inner().unwrap_or_else(|e| e.into_inner())
+pub(crate) fn embedding<T: Float>(cpu: &Cpu, table: &Weight, tokens: &[u32], out: &mut [T]) -> Result<()> {
+    let row = |t| table.rows_bytes(0, tokens[t] as usize..tokens[t] as usize + 1);
+    dequantize::rows(cpu, table.ty(), table.cols(), row, out)
 }

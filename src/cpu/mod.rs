@@ -1,5 +1,6 @@
 //! The fast CPU path: a thread pool, run-time SIMD, kernels. No policy: shapes were checked by [`crate::ops`].
 
+pub(crate) mod dequantize;
 pub(crate) mod dsa_indexer;
 pub(crate) mod dsa_topk;
 pub(crate) mod embedding;

@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use super::{Cpu, simd};
 use crate::error::Result;
+use crate::quant::Activations;
+use crate::tensor::Float;
 
 pub(crate) fn rms_norm(cpu: &Cpu, x: &[f32], w: &[f32], eps: f32, y: &mut [f32]) -> Result<()> {
     let n = w.len();
@@ -47,7 +49,11 @@ pub(crate) fn add_rms_norm(
     eps: f32,
     y: &mut [f32],
 ) -> Result<()> {
-    let n = w.len();
+    add(cpu, x, r, w.len());
+    rms_norm(cpu, x, w, eps, y)
+}
+
+fn add(cpu: &Cpu, x: &mut [f32], r: &[f32], n: usize) {
     cpu.for_rows(
         x,
         n,
@@ -55,7 +61,32 @@ pub(crate) fn add_rms_norm(
         #[inline(always)]
         |t, x| x.iter_mut().zip(&r[t * n..]).for_each(|(x, r)| *x += r),
     );
-    rms_norm(cpu, x, w, eps, y)
+}
+
+pub(crate) fn norm_quantize<Y: Float>(
+    cpu: &Cpu,
+    x: &mut [f32],
+    r: Option<&[f32]>,
+    w: &[f32],
+    eps: f32,
+    y: Option<&mut [Y]>,
+    q: Option<&mut Activations>,
+) -> Result<()> {
+    if let Some(r) = r {
+        add(cpu, x, r, w.len());
+    }
+    let mut normed = cpu.scratch_f32(x.len());
+    rms_norm(cpu, x, w, eps, &mut normed)?;
+    if let Some(y) = y {
+        y.iter_mut().zip(normed.iter()).for_each(|(y, v)| *y = Y::from_f32(*v));
+    }
+    if let Some(q) = q {
+        cpu.simd(
+            #[inline(always)]
+            || q.quantize(&normed),
+        )?;
+    }
+    Ok(())
 }
 
 pub(crate) fn layer_norm(cpu: &Cpu, x: &mut [f32], w: &[f32], b: &[f32], eps: f32) -> Result<()> {

@@ -6,8 +6,10 @@
 #![allow(unsafe_code)]
 
 mod buffer;
+pub(crate) mod dequantize;
 mod gpu;
 mod graph;
+pub(crate) mod norm;
 pub mod roofs;
 pub mod runtime;
 

@@ -5,9 +5,10 @@
 //!
 //! | module | operation |
 //! |---|---|
+//! | [`dequantize`] | values of a quantized matrix |
 //! | [`embedding`] | rows of a quantized table |
 //! | [`linear`] | `y = W x` for any weight type; several matrices on one input; one matrix per head |
-//! | [`norm`] | RMSNorm, residual add + RMSNorm, LayerNorm |
+//! | [`norm`] | RMSNorm, residual add + RMSNorm, with int8 activations; LayerNorm |
 //! | [`rope`] | interleaved rotary embedding |
 //! | [`ffn`] | SwiGLU feed-forward |
 //! | [`router`], [`moe`] | expert selection; routed and shared experts |
@@ -15,6 +16,7 @@
 //! | [`dsa_indexer`], [`dsa_topk`] | lightning indexer scores; exact selection |
 //! | [`logits`] | output head on chosen rows |
 
+pub mod dequantize;
 pub mod dsa_indexer;
 pub mod dsa_topk;
 pub mod embedding;

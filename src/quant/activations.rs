@@ -45,6 +45,11 @@ impl Activations {
         Activations { block, scales: Vec::new(), qs: Vec::new(), sums: Vec::new() }
     }
 
+    /// Those that a kernel computed; lengths as [`Activations::quantize`] makes them.
+    pub(crate) fn from_parts(block: ActBlockSize, scales: Vec<f32>, qs: Vec<i8>, sums: Vec<i16>) -> Self {
+        Activations { block, scales, qs, sums }
+    }
+
     /// Replaces the contents by the quantized `x`; allocates only when `x` is longer than any before.
     ///
     /// # Errors

@@ -1,8 +1,10 @@
 //! Embedding: rows of a quantized table.
 
-use glm5::ops::embedding::{embedding, reference};
+use glm5::ops::dequantize::reference::round_bf16;
+use glm5::ops::embedding::{embedding, embedding_of, reference};
 use glm5::quant::GgmlType;
-use glm5::tensor::Device;
+use glm5::tensor::{Device, Tensor};
+use half::bf16;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
@@ -38,12 +40,29 @@ pub fn case() -> impl Strategy<Value = Case> {
 
 pub fn rows_are_those_of_the_table(devices: &[Device], c: Case) -> TestCaseResult {
     let table = random_weight(c.ty, 1, c.vocab, c.hidden, c.seed);
+    let want = reference::embedding(&values(&table), c.hidden, &c.tokens).unwrap();
     let got = on_each(devices, |d| {
         let mut out = poisoned(d, c.tokens.len(), c.hidden);
         embedding(&matrix(d, &table), &c.tokens, &mut out)?;
         Ok(host(&out))
     })?;
-    equal("out", &got, &reference::embedding(&values(&table), c.hidden, &c.tokens).unwrap())
+    equal("out", &got, &want)?;
+
+    // With tokens that are on the device already; and rounded.
+    let got = on_each(devices, |d| {
+        let tokens = Tensor::from_vec(d, c.tokens.len(), 1, c.tokens.clone())?;
+        let mut out = poisoned(d, c.tokens.len(), c.hidden);
+        embedding_of(&matrix(d, &table), &tokens, &mut out)?;
+        Ok(host(&out))
+    })?;
+    equal("by a tensor of tokens", &got, &want)?;
+    let got = on_each(devices, |d| {
+        let mut out = Tensor::<bf16>::zeros(d, c.tokens.len(), c.hidden)?;
+        embedding(&matrix(d, &table), &c.tokens, &mut out)?;
+        Ok(out.to_vec()?.iter().map(|v| v.to_f32()).collect::<Vec<f32>>())
+    })?;
+    let want: Vec<f32> = want.iter().map(|v| round_bf16(*v).to_f32()).collect();
+    equal("bf16", &got, &want)
 }
 
 pub fn refuses_what_does_not_fit(devices: &[Device]) {
@@ -56,5 +75,11 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
     ]);
     let unknown = embedding(&table, &[0, 5, 1], &mut out);
     assert!(matches!(unknown, Err(glm5::Error::Argument { .. })), "token 5 of 5: {unknown:?}");
+    let tokens = Tensor::from_vec(d, 2, 2, vec![1, 2, 3, 4]).unwrap();
+    let few = Tensor::from_vec(d, 2, 1, vec![1, 2]).unwrap();
+    refused(vec![
+        ("tokens", embedding_of(&table, &tokens, &mut out)),
+        ("out of tokens", embedding_of(&table, &few, &mut out)),
+    ]);
     assert!([out, narrow].iter().all(untouched), "a refused call wrote something");
 }

@@ -49,6 +49,7 @@ macro_rules! properties {
 }
 pub(crate) use properties;
 
+pub mod dequantize;
 pub mod dsa_indexer;
 pub mod dsa_topk;
 pub mod embedding;

@@ -1,20 +1,27 @@
 //! RMSNorm, residual add + RMSNorm, LayerNorm.
 
-use glm5::ops::norm::{add_rms_norm, layer_norm, reference, rms_norm, rms_norm_cols};
-use glm5::tensor::{Device, Heads};
+use glm5::ops::dequantize::reference::round_bf16;
+use glm5::ops::norm::{add_rms_norm, layer_norm, norm_quantize, reference, rms_norm, rms_norm_cols};
+use glm5::quant::{ActBlockSize, Activations, quantize_activations};
+use glm5::tensor::{Device, Heads, QuantizedRows, Tensor};
+use half::bf16;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
 use super::blocks::Rng;
 use super::close::{EPS, close, equal};
-use super::inputs::{activations, any_m, gather, host, on_each, outside, poisoned, refused, scales, tensor};
+use super::inputs::{
+    Bits, activations, any_m, gather, host, on_each, outside, poisoned, refused, scales, tensor, untouched,
+};
 
 macro_rules! norm_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { norm, $devices, $cases;
         rms_norm_is_the_reference(case), add_rms_norm_is_the_reference(case),
-        rms_norm_cols_leaves_other_columns(case), layer_norm_is_the_reference(case), scale_cancels(case);
-        layer_norm_has_biased_variance_and_a_bias, refuses_what_does_not_fit }
+        rms_norm_cols_leaves_other_columns(case), layer_norm_is_the_reference(case), scale_cancels(case),
+        norm_quantize_is_norm_then_quantize(quantized_case), bf16_is_the_rounded_norm(case);
+        layer_norm_has_biased_variance_and_a_bias, quants_of_extreme_values, refuses_what_does_not_fit,
+        norm_quantize_refuses_what_does_not_fit }
     };
 }
 pub(crate) use norm_properties;
@@ -31,6 +38,17 @@ pub fn case() -> impl Strategy<Value = Case> {
     let n = prop_oneof![prop::sample::select(vec![1usize, 2, 15, 16, 17, 128, 512, 2048, 6144]), 1usize..300];
     let eps = prop::sample::select(vec![1e-5f32, 1e-6]);
     (any_m(), n, eps, any::<u64>()).prop_map(|(m, n, eps, seed)| Case { m, n, eps, seed })
+}
+
+/// A case with whole blocks of 32 or of 256.
+pub fn quantized_case() -> impl Strategy<Value = (Case, ActBlockSize)> {
+    let widths = |block: usize| prop::sample::select(vec![1usize, 2, 3, 8, 24]).prop_map(move |b| b * block);
+    let b32 = prop_oneof![prop::sample::select(vec![256usize, 512, 768, 2048, 6144, 8192 + 32]), widths(32)];
+    let n = prop_oneof![
+        b32.prop_map(|n| (n, ActBlockSize::B32)),
+        widths(256).prop_map(|n| (n, ActBlockSize::B256))
+    ];
+    (case(), n).prop_map(|(case, (n, block))| (Case { n, ..case }, block))
 }
 
 /// The sum of squares has only positive terms, so its relative error is that of a sum; the root halves it.
@@ -88,6 +106,73 @@ pub fn rms_norm_cols_leaves_other_columns(devices: &[Device], c: Case) -> TestCa
     close("columns", &gather(&got, cols, heads), &alone, |i| slack(c.n, alone[i]))
 }
 
+impl Bits for Activations {
+    fn bits(&self) -> Vec<u32> {
+        let scales = self.scales().iter().map(|v| v.to_bits());
+        let qs = self.qs().iter().map(|q| *q as u32);
+        scales.chain(qs).chain(self.sums().iter().map(|s| *s as u32)).collect()
+    }
+}
+
+/// Quants, scales and sums are exactly those of the f32 result, which is that of `add_rms_norm`.
+pub fn norm_quantize_is_norm_then_quantize(
+    devices: &[Device],
+    (c, block): (Case, ActBlockSize),
+) -> TestCaseResult {
+    let rng = &mut Rng(c.seed);
+    let (x, w) = (activations(c.m, c.n, rng), scales(c.n, rng));
+    let mut r = activations(c.m, c.n, rng);
+    if c.m > 1 {
+        r[c.n] = f32::INFINITY; // The second row: all its values are NaN or zero.
+    }
+    let quantized = |d: &Device, residual: bool, keep_y: bool| {
+        let (mut sum, mut y, r) = (tensor(d, c.n, &x), poisoned(d, c.m, c.n), tensor(d, c.n, &r));
+        let mut q = QuantizedRows::new(d, c.m, c.n, block)?;
+        let r = residual.then_some(&r);
+        norm_quantize(&mut sum, r, &tensor(d, c.n, &w), c.eps, keep_y.then_some(&mut y), Some(&mut q))?;
+        assert_eq!(untouched(&y), !keep_y);
+        Ok(((host(&sum), host(&y)), q.to_activations()?))
+    };
+    let ((sum, y), q) = on_each(devices, |d| quantized(d, true, true))?;
+    let exact: Vec<f32> = x.iter().zip(&r).map(|(x, r)| x + r).collect();
+    equal("x + r", &sum, &exact)?;
+    let (_, want) = reference::add_rms_norm(&x, &r, &w, c.eps.into()).unwrap();
+    close("y", &y, &want, |i| slack(c.n, want[i]))?;
+    let want = reference::quantize(&y, block.elems()).unwrap();
+    equal("scales", q.scales(), &want.scales)?;
+    prop_assert_eq!(q.qs(), want.qs);
+    prop_assert_eq!(q.sums(), want.sums);
+
+    // Without an f32 result the same; without a residual x stays, and the quants are those of its norm.
+    let (_, alone) = on_each(devices, |d| quantized(d, true, false))?;
+    prop_assert_eq!(alone.bits(), q.bits());
+    let ((same, y), q) = on_each(devices, |d| quantized(d, false, true))?;
+    equal("x", &same, &x)?;
+    let normed = on_each(devices, |d| {
+        let mut y = poisoned(d, c.m, c.n);
+        rms_norm(&tensor(d, c.n, &x), &tensor(d, c.n, &w), c.eps, &mut y)?;
+        Ok(host(&y))
+    })?;
+    equal("norm", &y, &normed)?;
+    prop_assert_eq!(q.bits(), quantize_activations(&y, block).unwrap().bits());
+    Ok(())
+}
+
+/// A bf16 result is the f32 one rounded once.
+pub fn bf16_is_the_rounded_norm(devices: &[Device], c: Case) -> TestCaseResult {
+    let rng = &mut Rng(c.seed);
+    let (x, w) = (activations(c.m, c.n, rng), scales(c.n, rng));
+    let (y, rounded) = on_each(devices, |d| {
+        let (mut x, w) = (tensor(d, c.n, &x), tensor(d, c.n, &w));
+        let (mut y, mut rounded) = (poisoned(d, c.m, c.n), Tensor::<bf16>::zeros(d, c.m, c.n)?);
+        norm_quantize(&mut x, None, &w, c.eps, Some(&mut y), None)?;
+        norm_quantize(&mut x, None, &w, c.eps, Some(&mut rounded), None)?;
+        Ok((host(&y), rounded.to_vec()?.iter().map(|v| v.to_f32()).collect::<Vec<f32>>()))
+    })?;
+    let want: Vec<f32> = y.iter().map(|v| round_bf16(*v).to_f32()).collect();
+    equal("bf16", &rounded, &want)
+}
+
 /// With means of up to ten thousand times the spread, where `mean(x^2) - mean(x)^2` has no digits left.
 pub fn layer_norm_is_the_reference(devices: &[Device], c: Case) -> TestCaseResult {
     let rng = &mut Rng(c.seed);
@@ -140,6 +225,59 @@ pub fn layer_norm_has_biased_variance_and_a_bias(devices: &[Device]) {
         let root = 5f64.sqrt();
         let want = [-3.0 / root, -1.0 / root + 0.5, 1.0 / root, 6.0 / root - 1.0];
         close("x", &host(&x), &want, |_| EPS).unwrap();
+    }
+}
+
+/// By hand: halves go to the even neighbour, a block whose scale is subnormal is all zeros, a NaN shows.
+pub fn quants_of_extreme_values(devices: &[Device]) {
+    for d in devices {
+        // An epsilon that outweighs the squares: the norm is the value times 2^-20, w aside.
+        let scale = 2f32.powi(20);
+        let mut x = vec![0.0f32; 2 * 256];
+        for (i, v) in x[..32].iter_mut().enumerate() {
+            *v = [127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -126.5, -127.0][i % 8];
+        }
+        x[32..64].fill(1e-38 * scale);
+        x[64] = 1.48e-36 * scale; // a scale just below the smallest normal number
+        x[96] = -1.5e-36 * scale; // just above
+        x[256 + 40] = f32::NAN;
+        let mut q = QuantizedRows::new(d, 2, 256, ActBlockSize::B32).unwrap();
+        let (mut x, w) = (tensor(d, 256, &x), tensor(d, 256, &[1.0; 256]));
+        norm_quantize(&mut x, None, &w, scale * scale, None::<&mut Tensor>, Some(&mut q)).unwrap();
+        let q = q.to_activations().unwrap();
+        let (scales, qs, sums) = (q.scales(), q.qs(), q.sums());
+        assert_eq!(scales[..4], [1.0 / scale, 0.0, 0.0, 1.5e-36 / 127.0]);
+        assert_eq!(qs[..16], [[127, 0, 2, 2, 0, -2, -126, -127]; 2].concat());
+        assert_eq!((sums[0], sums[1]), (-2 * 124, -2 * 124));
+        assert!(qs[32..96].iter().all(|q| *q == 0));
+        assert_eq!((qs[96], sums[6], sums[7]), (-127, -127, 0));
+        // A NaN spoils the norm of its row, and so every block of it.
+        assert!(scales[8..].iter().all(|s| s.is_nan()));
+        assert!(qs[256..].iter().all(|q| *q == 0) && sums[16..].iter().all(|s| *s == 0));
+    }
+}
+
+pub fn norm_quantize_refuses_what_does_not_fit(devices: &[Device]) {
+    let d = &devices[0];
+    let rows = |m: usize, n: usize| tensor(d, n, &vec![1.0; m * n]);
+    let (mut x, mut y, mut short) = (rows(3, 64), rows(3, 64), rows(2, 64));
+    let quants = |m, n, block| QuantizedRows::new(d, m, n, block);
+    let mut q = quants(3, 64, ActBlockSize::B32).unwrap();
+    let (mut few, mut narrow) =
+        (quants(2, 64, ActBlockSize::B32).unwrap(), quants(3, 32, ActBlockSize::B32).unwrap());
+    let none = || None::<&mut Tensor>;
+    refused(vec![
+        ("blocks", quants(3, 48, ActBlockSize::B32).map(|_| ())),
+        ("blocks of 256", quants(3, 128, ActBlockSize::B256).map(|_| ())),
+        ("no columns", quants(3, 0, ActBlockSize::B32).map(|_| ())),
+        ("r", norm_quantize(&mut x, Some(&rows(2, 64)), &rows(1, 64), 1e-5, none(), Some(&mut q))),
+        ("w", norm_quantize(&mut x, None, &rows(1, 32), 1e-5, none(), Some(&mut q))),
+        ("y", norm_quantize(&mut x, None, &rows(1, 64), 1e-5, Some(&mut short), Some(&mut q))),
+        ("q rows", norm_quantize(&mut x, None, &rows(1, 64), 1e-5, Some(&mut y), Some(&mut few))),
+        ("q cols", norm_quantize(&mut x, Some(&y), &rows(1, 64), 1e-5, none(), Some(&mut narrow))),
+    ]);
+    for t in [x, y, short] {
+        assert!(host(&t).iter().all(|v| *v == 1.0), "a refused call wrote something");
     }
 }
 

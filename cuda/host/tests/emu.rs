@@ -15,6 +15,9 @@ mod emu {
         vec![vec![device]]
     }
 
+    crate::suites::dequantize::dequantize_properties!(crate::emu::devices, 48);
+    crate::suites::embedding::embedding_properties!(crate::emu::devices, 48);
+    crate::suites::norm::norm_properties!(crate::emu::devices, 24);
     crate::suites::roofs::roofs_properties!(crate::emu::devices, 24);
     crate::suites::tensor::tensor_properties!(crate::emu::devices, 1);
 }

@@ -1,13 +1,16 @@
-//! RMSNorm, residual add + RMSNorm, LayerNorm. All statistics are taken in f32 or better over one row.
+//! RMSNorm, residual add + RMSNorm, the same with int8 activations, LayerNorm. Sums are taken in f32 or better over one row.
+//!
+//! On a GPU a row has at most 16384 values.
 
+pub mod config;
 pub mod reference;
 
 use std::ops::Range;
 
-use super::{expect, no_kernel};
-use crate::cpu;
+use super::expect;
 use crate::error::{Error, Result};
-use crate::tensor::{Device, Tensor};
+use crate::tensor::{Device, Float, QuantizedRows, Tensor};
+use crate::{cpu, cuda};
 
 /// `y[i] = w[i] x[i] / sqrt(mean(x^2) + eps)` for each row. `x`, `y` `[m, n]`, `w` `[1, n]`.
 ///
@@ -18,7 +21,7 @@ pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f32, y: &mut Tensor) -> Result<()> 
     expect("rms_norm", "y", y, x.rows(), x.cols())?;
     match x.device() {
         Device::Cpu(cpu) => cpu::norm::rms_norm(cpu, x.cpu()?, w.cpu()?, eps, y.cpu_mut()?),
-        Device::Cuda(gpu) => no_kernel("rms_norm", gpu),
+        Device::Cuda(_) => cuda::norm::rms_norm(x, w, eps, y),
     }
 }
 
@@ -40,7 +43,7 @@ pub fn rms_norm_cols(x: &mut Tensor, cols: Range<usize>, w: &Tensor, eps: f32) -
             let n = x.cols();
             cpu::norm::rms_norm_cols(&cpu, x.cpu_mut()?, n, cols, w.cpu()?, eps)
         }
-        Device::Cuda(gpu) => no_kernel("rms_norm_cols", &gpu),
+        Device::Cuda(_) => cuda::norm::rms_norm_cols(x, cols, w, eps),
     }
 }
 
@@ -56,7 +59,45 @@ pub fn add_rms_norm(x: &mut Tensor, r: &Tensor, w: &Tensor, eps: f32, y: &mut Te
         Device::Cpu(cpu) => {
             cpu::norm::add_rms_norm(&cpu, x.cpu_mut()?, r.cpu()?, w.cpu()?, eps, y.cpu_mut()?)
         }
-        Device::Cuda(gpu) => no_kernel("add_rms_norm", &gpu),
+        Device::Cuda(_) => cuda::norm::norm_quantize(x, Some(r), w, eps, Some(y), None),
+    }
+}
+
+/// What stands between two blocks of linear layers: `x += r` if there is a residual, then `rms_norm(x)`, rounded to `y`, as
+/// int8 activations to `q`, or both. All `[m, n]`, `w` `[1, n]`. The quants are those of the f32 values, whatever the type
+/// of `y`.
+///
+/// # Errors
+/// [`Error::Shape`] if they do not fit; `x` is unchanged then. [`Error::Unsupported`] for an f16 `y` on a GPU.
+pub fn norm_quantize<Y: Float>(
+    x: &mut Tensor,
+    r: Option<&Tensor>,
+    w: &Tensor,
+    eps: f32,
+    y: Option<&mut Tensor<Y>>,
+    q: Option<&mut QuantizedRows>,
+) -> Result<()> {
+    let [m, n] = x.shape();
+    if let Some(r) = r {
+        expect("norm_quantize", "r", r, m, n)?;
+    }
+    expect("norm_quantize", "w", w, 1, n)?;
+    if let Some(y) = &y {
+        expect("norm_quantize", "y", y, m, n)?;
+    }
+    if let Some(q) = &q
+        && q.shape() != [m, n]
+    {
+        return Err(Error::shape("norm_quantize", format!("q [{m}, {n}]"), format!("{:?}", q.shape())));
+    }
+    match x.device().clone() {
+        Device::Cpu(cpu) => {
+            let r = r.map(Tensor::cpu).transpose()?;
+            let y = y.map(Tensor::cpu_mut).transpose()?;
+            let q = q.map(QuantizedRows::cpu_mut).transpose()?;
+            cpu::norm::norm_quantize(&cpu, x.cpu_mut()?, r, w.cpu()?, eps, y, q)
+        }
+        Device::Cuda(_) => cuda::norm::norm_quantize(x, r, w, eps, y, q),
     }
 }
 
@@ -70,6 +111,6 @@ pub fn layer_norm(x: &mut Tensor, w: &Tensor, b: &Tensor, eps: f32) -> Result<()
     expect("layer_norm", "b", b, 1, x.cols())?;
     match x.device().clone() {
         Device::Cpu(cpu) => cpu::norm::layer_norm(&cpu, x.cpu_mut()?, w.cpu()?, b.cpu()?, eps),
-        Device::Cuda(gpu) => no_kernel("layer_norm", &gpu),
+        Device::Cuda(_) => cuda::norm::layer_norm(x, w, b, eps),
     }
 }

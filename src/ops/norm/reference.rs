@@ -61,6 +61,56 @@ pub fn add_rms_norm(x: &[f32], r: &[f32], w: &[f32], eps: f64) -> Result<(Vec<f6
     Ok((sum, y))
 }
 
+/// Int8 activations of values: one scale per `block` of them, one quant per value, the sum of each 16 quants.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Quantized {
+    /// `amax / 127`; zero if that is subnormal, NaN if a value of the block is not finite.
+    pub scales: Vec<f32>,
+    /// `y (1 / scale)`, rounded to the nearest integer, halves to even; zeros where the scale is zero or NaN.
+    pub qs: Vec<i8>,
+    /// Sums of 16 quants.
+    pub sums: Vec<i16>,
+}
+
+/// The activations of `y`, whole blocks of `block` values. The format is defined by operations on f32, each rounded: the
+/// scale, its inverse, the product with that.
+///
+/// # Errors
+/// [`Error::Shape`] unless `y` is whole blocks.
+pub fn quantize(y: &[f32], block: usize) -> Result<Quantized> {
+    let blocks = expect_rows("quantize", "y", y.len(), block)?;
+    let mut out = Quantized { scales: Vec::new(), qs: Vec::new(), sums: Vec::new() };
+    for b in 0..blocks {
+        let values = &y[b * block..(b + 1) * block];
+        let mut amax = 0f32;
+        let mut finite = true;
+        for v in values {
+            amax = amax.max(v.abs());
+            finite &= v.is_finite();
+        }
+        let mut scale = amax / 127.0;
+        if scale < f32::MIN_POSITIVE {
+            scale = 0.0;
+        }
+        if !finite {
+            scale = f32::NAN;
+        }
+        out.scales.push(scale);
+        for v in values {
+            let q = if scale > 0.0 { (v * (1.0 / scale)).round_ties_even() } else { 0.0 };
+            out.qs.push(q as i8);
+        }
+    }
+    for qs in out.qs.chunks(16) {
+        let mut sum = 0;
+        for q in qs {
+            sum += i16::from(*q);
+        }
+        out.sums.push(sum);
+    }
+    Ok(out)
+}
+
 /// `y[i] = w[i] (x[i] - mean) / sqrt(var + eps) + b[i]` with the biased variance `var = mean((x - mean)^2)`. `x`
 /// `[m, n]`, `w`, `b` `[n]` with `n = w.len()`; gives `[m, n]`.
 ///
