@@ -25,15 +25,15 @@ fn run() -> Result<()> {
 
     println!("cargo::rerun-if-env-changed=DOCS_RS");
     let with_kernels = env::var_os("CARGO_FEATURE_CUDA").is_some() && env::var_os("DOCS_RS").is_none();
-    let images = if with_kernels { kernels(&table, cuda, &out)? } else { Vec::new() };
-    write(&out.join("images.rs"), &images_rs(&images))?;
+    let (images, nvcc) = if with_kernels { kernels(&table, cuda, &out)? } else { (Vec::new(), None) };
+    write(&out.join("images.rs"), &images_rs(&images, nvcc))?;
 
     #[cfg(feature = "regen-bindings")]
     regenerate_bindings()?;
     Ok(())
 }
 
-fn kernels(table: &Table, cuda: PathBuf, out: &Path) -> Result<Vec<Image>> {
+fn kernels(table: &Table, cuda: PathBuf, out: &Path) -> Result<(Vec<Image>, Option<(u32, u32)>)> {
     println!("cargo::rerun-if-changed=cuda"); // all that lies in it
     for name in ["NVCC", "CUDA_HOME", "GLM5_CUDA_ARCHS", "GLM5_KERNEL_CACHE"].iter().chain(NVCC_VARIABLES) {
         println!("cargo::rerun-if-env-changed={name}");
@@ -46,9 +46,10 @@ fn kernels(table: &Table, cuda: PathBuf, out: &Path) -> Result<Vec<Image>> {
         archs: Arch::parse_list(&archs).map_err(|e| format!("GLM5_CUDA_ARCHS={archs}: {e}"))?,
         jobs: var("NUM_JOBS")?.parse().unwrap_or(1),
     };
-    let images = compile(table, &Toolkit::find()?, &options)?;
+    let toolkit = Toolkit::find()?;
+    let images = compile(table, &toolkit, &options)?;
     images.iter().flat_map(|image| &image.warnings).for_each(|warning| println!("cargo::warning={warning}"));
-    Ok(images)
+    Ok((images, Some(toolkit.release)))
 }
 
 fn var(name: &str) -> Result<String> {

@@ -6,12 +6,16 @@
 #![allow(unsafe_code)]
 
 mod buffer;
+#[cfg(feature = "cuda")]
+pub mod driver;
+pub mod environment;
 mod gpu;
 mod graph;
 pub mod roofs;
 pub mod runtime;
 
 pub use buffer::Buffer;
+pub use environment::Environment;
 pub use gpu::Gpu;
 pub use graph::Graph;
 pub use runtime::{Memory, Properties, Runtime};

@@ -55,6 +55,7 @@ pub mod embedding;
 pub mod ffn;
 pub mod linear;
 pub mod logits;
+pub mod memory;
 pub mod mla_attention;
 pub mod moe;
 pub mod norm;

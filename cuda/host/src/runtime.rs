@@ -46,9 +46,8 @@ impl Emulator {
     /// A device with nothing in its memory.
     pub fn new(options: Options) -> Self {
         let Options { seed, memory, sms } = options;
-        let name = format!("emulator (GLM5_EMU_SEED={seed})");
         let properties = Properties {
-            name: name.clone(),
+            name: format!("emulator, GLM5_EMU_SEED={seed}"),
             compute_capability: (12, 0),
             sms,
             memory,
@@ -57,7 +56,13 @@ impl Emulator {
             smem_per_sm: 102_400,
             driver: (0, 0),
         };
-        let state = State { name, arena: Arena::new(memory), seed, launches: 0, recording: None };
+        let state = State {
+            name: properties.to_string(),
+            arena: Arena::new(memory),
+            seed,
+            launches: 0,
+            recording: None,
+        };
         Emulator { properties, state: Arc::new(Mutex::new(state)) }
     }
 

@@ -15,6 +15,7 @@ mod emu {
         vec![vec![device]]
     }
 
+    crate::suites::memory::memory_properties!(crate::emu::devices, 1);
     crate::suites::roofs::roofs_properties!(crate::emu::devices, 24);
     crate::suites::tensor::tensor_properties!(crate::emu::devices, 1);
 }
