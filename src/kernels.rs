@@ -146,7 +146,8 @@ mod tests {
 
     #[test]
     fn architectures_run_where_they_can() {
-        let runs: [(&str, &[(u32, u32)], &[(u32, u32)]); 6] = [
+        type Capabilities = &'static [(u32, u32)];
+        let runs: [(&str, Capabilities, Capabilities); 6] = [
             ("sm_90a", &[(9, 0)], &[(8, 9), (10, 0), (12, 0)]),
             ("sm_120a", &[(12, 0)], &[(12, 1), (9, 0)]),
             ("sm_120f", &[(12, 0), (12, 1)], &[(10, 0), (11, 0)]),

@@ -2,7 +2,6 @@
 //! `GLM5_REQUIRE_GPU=1` it fails then.
 
 #[cfg(feature = "cuda")]
-#[allow(dead_code)] // Not every operation has a kernel yet.
 mod suites;
 
 #[cfg(feature = "cuda")]

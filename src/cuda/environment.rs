@@ -44,8 +44,7 @@ pub struct Images {
 impl Environment {
     /// Looks at this machine. Opens no GPU.
     pub fn look() -> Self {
-        let (driver, gpus) = machine();
-        let (gpus, trouble) = match gpus {
+        let (gpus, trouble) = match machine::gpus() {
             Ok(gpus) => (gpus, None),
             Err(trouble) => (Vec::new(), Some(trouble)),
         };
@@ -66,7 +65,7 @@ impl Environment {
             }
         }
         Environment {
-            driver,
+            driver: machine::driver(),
             trouble,
             gpus: gpus.into_iter().map(usable).collect(),
             nvcc: Image::NVCC,
@@ -76,15 +75,30 @@ impl Environment {
 }
 
 #[cfg(feature = "cuda")]
-fn machine() -> (Option<(u32, u32)>, Result<Vec<Properties>, String>) {
-    use super::driver;
-    let words = |e: crate::Error| e.to_string();
-    (driver::driver_version().ok(), driver::devices().map_err(words))
+mod machine {
+    use super::Properties;
+    use crate::cuda::driver;
+
+    pub(super) fn driver() -> Option<(u32, u32)> {
+        driver::driver_version().ok()
+    }
+
+    pub(super) fn gpus() -> Result<Vec<Properties>, String> {
+        driver::devices().map_err(|e| e.to_string())
+    }
 }
 
 #[cfg(not(feature = "cuda"))]
-fn machine() -> (Option<(u32, u32)>, Result<Vec<Properties>, String>) {
-    (None, Err("this build has no kernels for GPUs (feature `cuda`)".into()))
+mod machine {
+    use super::Properties;
+
+    pub(super) fn driver() -> Option<(u32, u32)> {
+        None
+    }
+
+    pub(super) fn gpus() -> Result<Vec<Properties>, String> {
+        Err("this build has no kernels for GPUs (feature `cuda`)".into())
+    }
 }
 
 impl fmt::Display for Environment {

@@ -1,6 +1,5 @@
 //! The property suites on the emulated GPU: the kernels' own source, run on the host.
 
-#[allow(dead_code)] // Not every operation has a kernel yet.
 #[path = "../../../tests/suites/mod.rs"]
 mod suites;
 
