@@ -160,7 +160,8 @@ struct Grid {
 };
 
 // The launch of this OS thread. Valid while a kernel runs.
-extern thread_local Grid *t_grid;
+// Defined here so that the compiler sees that it needs no dynamic initialization: an access is one instruction.
+inline thread_local Grid *t_grid = nullptr;
 
 // Called by twins, on the fiber of the current thread -----------------------------------------------------------------
 

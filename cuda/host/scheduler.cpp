@@ -11,8 +11,6 @@
 
 namespace emu {
 
-thread_local Grid *t_grid = nullptr;
-
 Block::Block() = default;
 Block::~Block() = default;
 
