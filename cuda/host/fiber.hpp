@@ -26,8 +26,15 @@ void fiber_switch(Fiber &from, Fiber &to);
 // First call inside `entry`: completes the switch that started the fiber. `from` is the execution that started it.
 void fiber_entered(Fiber &from);
 
-// Stacks for `count` fibers in one mapping. Below each lies an inaccessible page, so that an overflow faults instead of
-// writing into a neighbour. Pages are only taken once touched.
+// Bytes that a sleeping fiber has left on its stack; negative if it has run over the end.
+inline std::ptrdiff_t fiber_stack_left(const Fiber &fiber) {
+    return static_cast<const unsigned char *>(fiber.sp) - fiber.stack; // the fallback's context lies on top of the stack too
+}
+constexpr std::ptrdiff_t kStackReserve = 16 << 10;
+
+// Stacks for `count` fibers in one mapping, an inaccessible page below the lowest. Pages are only taken once touched. A page
+// between any two would cost two mappings per thread, of which a process with many test threads has too few; so the
+// scheduler checks at each stop that a thread has not come near the end of its stack.
 class Stacks {
 public:
     Stacks() = default;

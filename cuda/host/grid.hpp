@@ -18,6 +18,7 @@ namespace emu {
 constexpr unsigned kWarpSize = 32;
 constexpr unsigned kMaxThreads = 1024; // per block
 constexpr unsigned kBarriers = 16;     // named barriers per block
+constexpr std::size_t kGuardBytes = 256; // on both sides of shared memory
 
 struct Index {
     unsigned x, y, z;

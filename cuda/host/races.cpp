@@ -185,13 +185,21 @@ void Races::atomic(unsigned thread, const void *p, std::size_t bytes, bool acqui
 
 namespace {
 
-// Misalignment is checked for all memory, since the GPU faults on it anywhere.
+// Misalignment is checked for all memory, since the GPU faults on it anywhere; bounds for shared memory, whose guard zones
+// tell when an access falls beside it.
 void hook(Races::Kind kind, const void *p, std::size_t bytes, bool aligned, std::uintptr_t pc) {
     if (!t_grid || !t_grid->current) return;
     Thread &thread = self();
     if (aligned && reinterpret_cast<std::uintptr_t>(p) % bytes != 0)
         fail(EMU_BAD_ADDRESS, "%s %zu bytes at address %p, which is misaligned%s", name(kind), bytes, p, place(pc).c_str());
-    if (thread.block->races) thread.block->races->access(thread.linear, kind, p, bytes, pc);
+    const Block &block = *thread.block;
+    const auto *byte = static_cast<const unsigned char *>(p);
+    const unsigned char *begin = block.shared, *end = begin + block.shared_bytes;
+    if (byte + bytes <= begin - kGuardBytes || byte >= end + kGuardBytes) return;
+    if (byte < begin || byte + bytes > end)
+        fail(EMU_BAD_ADDRESS, "%s %zu bytes at offset %td, outside its %zu bytes of shared memory%s", name(kind), bytes,
+             byte - begin, block.shared_bytes, place(pc).c_str());
+    if (block.races) block.races->access(thread.linear, kind, p, bytes, pc);
 }
 
 } // namespace

@@ -18,8 +18,7 @@ namespace {
 
 // Poison: all ones is a NaN in f32, f16, bf16 and e4m3, -1 in integers, and an mbarrier nobody initialized.
 constexpr int kPoison = 0xFF;
-// Guard zones on both sides of shared memory; a value that kernels do not write by accident.
-constexpr std::size_t kGuardBytes = 256;
+// What the guard zones hold; a value that kernels do not write by accident.
 constexpr unsigned char kGuard = 0xA5;
 constexpr std::size_t kSharedAlignment = 1024; // what the strictest shared-memory layouts ask for
 
@@ -299,6 +298,9 @@ void run_grid(Grid &grid) {
         grid.current = &thread;
         fiber_switch(grid.scheduler, thread.fiber);
         grid.current = nullptr;
+        if (fiber_stack_left(thread.fiber) < kStackReserve)
+            note_failure(EMU_TRAP, *thread.block, &thread, "has %td bytes of its stack left: too many local variables",
+                         fiber_stack_left(thread.fiber));
         if (thread.idle) ++grid.idle_slices;
         else if (!thread.neutral) grid.idle_slices = 0;
         if (grid.status == EMU_OK && thread.state == State::Done && ++thread.block->done == grid.threads) {

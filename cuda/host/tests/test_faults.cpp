@@ -1,4 +1,4 @@
-// test_faults.cu: correct kernels pass for every seed; each planted fault is caught, by a report of the emulator or by a
+// test_faults.cpp: correct kernels pass for every seed; each planted fault is caught, by a report of the emulator or by a
 // wrong or misplaced result, for nearly every seed.
 #include <cmath>
 
@@ -6,6 +6,21 @@
 #include "gemm.cuh"
 #include "pipeline.cuh"
 #include "small.cuh"
+
+extern "C" emu_kernel emu_gemm_None, emu_gemm_NoBarrierBeforeUse, emu_gemm_NoBarrierBeforeOverwrite,
+    emu_gemm_NoWait, emu_gemm_WaitOneTooFew, emu_gemm_SwappedFragment, emu_gemm_TailRow, emu_gemm_TailK,
+    emu_gemm_LdmatrixRow;
+extern "C" emu_kernel emu_pipeline_None, emu_pipeline_NoFullWait, emu_pipeline_NoEmptyWait,
+    emu_pipeline_NoBarrierAfterInit, emu_pipeline_TooManyBytesExpected, emu_pipeline_TooFewBytesExpected,
+    emu_pipeline_WrongParity, emu_pipeline_NoArrive, emu_pipeline_TooManyArrivals,
+    emu_pipeline_NamedBarrierTooSmall, emu_pipeline_NamedBarrierTooLarge, emu_pipeline_NamedBarrierMismatch,
+    emu_pipeline_NoNamedBarrier;
+extern "C" emu_kernel emu_histogram_None, emu_histogram_NoBarrierAfterClear, emu_histogram_NoBarrierBeforeRead,
+    emu_histogram_PlainAdd, emu_histogram_PlainMixed;
+extern "C" emu_kernel emu_scan_None, emu_scan_NoBarrierAfterRead, emu_scan_NoBarrierAfterWrite,
+    emu_scan_DivergentBarrier, emu_scan_BarrierInHalfWarp;
+extern "C" emu_kernel emu_norm_None, emu_norm_EarlyLaneExit, emu_norm_OneLaneTooShort,
+    emu_norm_DivergentShuffle, emu_norm_TailColumn, emu_norm_WarpExchange;
 
 namespace {
 
@@ -142,17 +157,6 @@ Tally norm(emu_kernel *kernel, int n) {
 
 } // namespace
 
-#define GEMM(fault) KERNEL_ENTRY(gemm_##fault, gemm_params, 128, Gemm<GemmFault::fault>::run)
-GEMM(None)
-GEMM(NoBarrierBeforeUse)
-GEMM(NoBarrierBeforeOverwrite)
-GEMM(NoWait)
-GEMM(WaitOneTooFew)
-GEMM(SwappedFragment)
-GEMM(TailRow)
-GEMM(TailK)
-GEMM(LdmatrixRow)
-
 TEST(faultless_gemm) {
     for (int m : {1, 63, 64, 65})
         for (int n : {1, 70})
@@ -170,21 +174,6 @@ TEST(faults_in_gemm) {
     CAUGHT(LdmatrixRow);
 #undef CAUGHT
 }
-
-#define PIPELINE(fault) KERNEL_ENTRY(pipeline_##fault, pipeline_params, 160, Pipeline<PipelineFault::fault>::run)
-PIPELINE(None)
-PIPELINE(NoFullWait)
-PIPELINE(NoEmptyWait)
-PIPELINE(NoBarrierAfterInit)
-PIPELINE(TooManyBytesExpected)
-PIPELINE(TooFewBytesExpected)
-PIPELINE(WrongParity)
-PIPELINE(NoArrive)
-PIPELINE(TooManyArrivals)
-PIPELINE(NamedBarrierTooSmall)
-PIPELINE(NamedBarrierTooLarge)
-PIPELINE(NamedBarrierMismatch)
-PIPELINE(NoNamedBarrier)
 
 TEST(faultless_pipeline) {
     for (int rows : {1, 2, 3, 7, 40}) judge("pipeline", pipeline(emu_pipeline_None, rows), 0);
@@ -205,28 +194,6 @@ TEST(faults_in_pipeline) {
     CAUGHT(NoNamedBarrier);
 #undef CAUGHT
 }
-
-#define HISTOGRAM(fault) KERNEL_ENTRY(histogram_##fault, histogram_params, 128, Histogram<HistogramFault::fault>::run)
-HISTOGRAM(None)
-HISTOGRAM(NoBarrierAfterClear)
-HISTOGRAM(NoBarrierBeforeRead)
-HISTOGRAM(PlainAdd)
-HISTOGRAM(PlainMixed)
-
-#define SCAN(fault) KERNEL_ENTRY(scan_##fault, scan_params, 128, Scan<ScanFault::fault>::run)
-SCAN(None)
-SCAN(NoBarrierAfterRead)
-SCAN(NoBarrierAfterWrite)
-SCAN(DivergentBarrier)
-SCAN(BarrierInHalfWarp)
-
-#define NORM(fault) KERNEL_ENTRY(norm_##fault, norm_params, 128, Norm<NormFault::fault>::run)
-NORM(None)
-NORM(EarlyLaneExit)
-NORM(OneLaneTooShort)
-NORM(DivergentShuffle)
-NORM(TailColumn)
-NORM(WarpExchange)
 
 TEST(faultless_small) {
     judge("histogram", histogram(emu_histogram_None), 0);
