@@ -61,7 +61,7 @@ NUM_FN float small_to_f32(uint32_t sign, uint32_t exponent, uint32_t fraction, i
 
 NUM_FN float f16_to_f32_soft(uint16_t h) {
     const uint32_t sign = h >> 15, exponent = h >> 10 & 31, fraction = h & 1023u;
-    if (exponent == 31) // infinity, or a NaN, which keeps its payload
+    if (exponent == 31) // infinity, or a NaN
         return f32_from_bits(sign << 31 | 0x7f800000u | fraction << 13 | (fraction ? 0x00400000u : 0u));
     return small_to_f32(sign, exponent, fraction, 10, 15);
 }

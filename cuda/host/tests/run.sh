@@ -10,6 +10,7 @@
 #   ucontext            g++, with the portable context switch
 #   aarch64             cross-compiled, run under qemu
 #   nvcc                compiles every wrapper for sm_90a and sm_120a and lists registers and spills
+#   gpu                 builds the comparison with a GPU (twins_gpu twins.fatbin) and, if there is a GPU, runs it
 #
 # Needs g++ and clang++; aarch64 needs g++-aarch64-linux-gnu and qemu-user-static; nvcc needs NVCC, CUDA_HOME or PATH to name
 # a toolkit of 12.8 or newer. JOBS sets how many compilers run at once (2).
@@ -78,9 +79,18 @@ lane() {
             -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_120a,code=sm_120a \
             -o "$build/nvcc/twins.fatbin" "$root/cuda/host/tests/twins.cu" 2> "$build/nvcc/ptxas.txt" ||
             { cat "$build/nvcc/ptxas.txt" >&2; exit 1; }
+        "$nvcc" -std=c++17 -O3 -I"$root/cuda" -fatbin -gencode=arch=compute_90a,code=sm_90a \
+            -gencode=arch=compute_120a,code=sm_120a -o "$build/nvcc/faults.fatbin" "$root/cuda/host/tests/faults.cu"
         echo "== nvcc"
         grep -E 'Compiling entry|Used' "$build/nvcc/ptxas.txt" | sed 's/^ptxas info *: //' | paste - -
         ! grep -i warning "$build/nvcc/ptxas.txt" ;;
+    gpu)
+        lane nvcc
+        host gcc g++ "" "" true
+        g++ "${flags[@]}" -static-libstdc++ -static-libgcc "$root/cuda/host/tests/twins_gpu.cpp" \
+            "$build"/gcc/{async,atomics,barrier,fiber,launch,mma,races,scheduler,warp,twins}.*.o -ldl -o "$build/twins_gpu"
+        echo "== gpu: $build/twins_gpu $build/nvcc/twins.fatbin"
+        if [[ -e /dev/nvidia0 ]]; then "$build/twins_gpu" "$build/nvcc/twins.fatbin"; fi ;;
     *) echo "$0: no lane $1" >&2; exit 1 ;;
     esac
 }

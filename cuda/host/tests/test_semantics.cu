@@ -173,6 +173,14 @@ __device__ void mistakes(const Params &p) {
 
 constexpr uint32_t kMistakeBytes = 48;
 
+// More local variables than a thread's stack holds.
+__device__ void too_deep(const Params &p) {
+    volatile char locals[120 << 10];
+    for (int i = 0; i < (120 << 10); i += 64) locals[i] = 1;
+    __syncthreads();
+    p.out[threadIdx.x] = locals[64];
+}
+
 } // namespace
 
 KERNEL_ENTRY(indices, Params, 64, indices)
@@ -182,6 +190,7 @@ KERNEL_ENTRY(last_block, Params, 32, last_block)
 KERNEL_ENTRY(grid_barrier, Params, 64, grid_barrier)
 KERNEL_ENTRY(order, Params, 32, order)
 KERNEL_ENTRY(mistakes, Params, 64, mistakes)
+KERNEL_ENTRY(too_deep, Params, 32, too_deep)
 
 TEST(semantics_indices) {
     Buffers b(24 * 64);
@@ -280,6 +289,16 @@ TEST(semantics_reports) {
             CHECK(!want[n].text || end.report.find(want[n].text) != std::string::npos, "mistake %d: %s", n, end.report.c_str());
             CHECK(n == 6 || b.out.intact());
         }
+}
+
+TEST(semantics_stacks_are_watched) {
+    Buffers b(32);
+    const auto end = test::launch(emu_too_deep, b.params(), {{1, 1, 1}, 32, 0}, 1);
+#ifdef __SANITIZE_ADDRESS__ // stacks are larger there
+    CHECK(end.status == EMU_OK, "%s", end.report.c_str());
+#else
+    CHECK(end.status == EMU_TRAP && end.report.find("of its stack left") != std::string::npos, "%s", end.report.c_str());
+#endif
 }
 
 TEST(semantics_launches_are_checked) {

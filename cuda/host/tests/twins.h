@@ -14,7 +14,8 @@ enum { TWINS_THREADS = 32, TWINS_SHARED_BYTES = 4096 };
 /* How a GPU's result may differ from the emulator's:
  * EXACT   bit for bit, except that any NaN equals any NaN of the same format where outputs are floats
  * SUM     a sum of products in f32: bit for bit when every partial sum is an integer below 2^24; otherwise within
- *         2^-21 of the sum of the absolute products and accumulator (the hardware aligns and truncates)
+ *         2^-21 of the sum of the absolute products and accumulator (the hardware aligns and truncates; native 8-bit
+ *         units may keep fewer bits than that)
  * APPROX  within 2^-20 relative, subnormals may be flushed */
 enum twins_class { TWINS_EXACT, TWINS_SUM, TWINS_APPROX };
 
