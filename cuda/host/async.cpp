@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "memory.hpp"
 #include "races.hpp"
 
 namespace emu {
@@ -129,6 +130,7 @@ void cp_async(void *dst, const void *src, unsigned bytes, unsigned src_bytes, Si
         fail(EMU_BAD_ADDRESS, "cp.async at %s:%d: the source is not %u-byte aligned", site.file, site.line, bytes);
     if (src_bytes > bytes)
         fail(EMU_BAD_ADDRESS, "cp.async at %s:%d: reads %u of %u bytes", site.file, site.line, src_bytes, bytes);
+    if (src_bytes > 0) check_buffers(src, src_bytes, false, "cp.async reads", 0);
     Thread &thread = self();
     CpAsync copy{static_cast<unsigned char *>(dst), static_cast<const unsigned char *>(src), bytes, src_bytes,
                  t_grid->rng.one_in(2)};
@@ -227,6 +229,7 @@ void cp_async_bulk(void *dst, const void *src, unsigned bytes, std::uint64_t *ba
     if (reinterpret_cast<std::uintptr_t>(src) % 16 != 0 || bytes % 16 != 0 || bytes == 0)
         fail(EMU_BAD_ADDRESS, "cp.async.bulk at %s:%d: source and size (%u) must be multiples of 16", site.file, site.line,
              bytes);
+    check_buffers(src, bytes, false, "cp.async.bulk reads", 0);
     Thread &thread = self();
     if (thread.block->races) thread.block->races->copy_begin(thread.linear, dst, bytes);
     std::memset(dst, kPoison, bytes);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "memory.hpp"
 #include "races.hpp"
 
 namespace emu {
@@ -57,6 +58,7 @@ template <class T> T atomic(Atomic kind, Order order, T *p, T value, T compare, 
     if (reinterpret_cast<std::uintptr_t>(p) % sizeof(T) != 0)
         fail(EMU_BAD_ADDRESS, "atomic at %s:%d: address %p is not %zu-byte aligned", site.file, site.line,
              static_cast<void *>(p), sizeof(T));
+    check_buffers(p, sizeof(T), kind != Atomic::Load, "atomic access of", 0);
     if (t_grid->rng.one_in(4)) yield(Yield::Neutral);
     if (kind == Atomic::Load || kind == Atomic::CompareExchange) note_poll(p, *p, site);
     Thread &thread = self();

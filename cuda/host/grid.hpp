@@ -153,6 +153,8 @@ struct Grid {
     Fiber scheduler;
     void (*body)(const void *params) = nullptr;
     const void *params = nullptr;
+    const emu_buffer *buffers = nullptr;
+    std::uint32_t n_buffers = 0;
     unsigned candidates = 1; // ready threads compared by priority at each pick
     unsigned in_flight = 0;  // in all resident blocks
     std::uint64_t idle_slices = 0; // since something last went forward

@@ -63,7 +63,8 @@ Tally gemm(emu_kernel *kernel, int m, int n, int k) {
                                       {{(unsigned)(n + 63) / 64, (unsigned)(m + 63) / 64, 1},
                                        128,
                                        sizeof(Gemm<GemmFault::None>::Smem)},
-                                      seed);
+                                      seed,
+                                      {a.buffer(false), b.buffer(false), sa.buffer(false), sb.buffer(false), c.buffer(true)});
         bool right = c.intact();
         for (int i = 0; i < m && right; ++i)
             for (int j = 0; j < n; ++j) {
@@ -140,7 +141,7 @@ Tally norm(emu_kernel *kernel, int n) {
     for (int seed = 0; seed < kSeeds; ++seed) {
         test::Guarded<float> y(static_cast<size_t>(rows) * n, NAN);
         const norm_params p{x.data(), y.data(), rows, n};
-        const auto end = test::launch(kernel, p, {{3, 1, 1}, 128, 16}, seed);
+        const auto end = test::launch(kernel, p, {{3, 1, 1}, 128, 16}, seed, {x.buffer(false), y.buffer(true)});
         bool right = y.intact();
         for (int r = 0; r < rows; ++r) {
             double sum = 0;

@@ -164,8 +164,24 @@ __device__ void beyond(const Params &p) {
     p.out[threadIdx.x] = words[64 + p.n + threadIdx.x];
 }
 
+struct BufferParams {
+    uint32_t *x, *y; // [64]
+    int32_t n;
+};
+
+__device__ void buffers(const BufferParams &p) {
+    Smem &s = smem<Smem>();
+    const int t = threadIdx.x;
+    p.y[t] = p.n == 1 ? p.x[t + 1] : p.x[t];
+    if (p.n == 2 && t == 0) p.y[-1] = 7;
+    if (p.n == 3 && t == 3) p.x[t] = 7;
+    if (p.n == 4 && t == 0) cp_async<16>(s.bytes, p.x + 64);
+    if (p.n == 5 && t == 0) atomicAdd(&p.y[65], 1u);
+}
+
 } // namespace
 
+KERNEL_ENTRY(races_buffers, BufferParams, 64, buffers)
 KERNEL_ENTRY(races_sound, Params, 64, sound)
 KERNEL_ENTRY(races_unsound, Params, 64, unsound)
 KERNEL_ENTRY(races_misaligned, Params, 64, misaligned)
@@ -190,6 +206,31 @@ TEST(races_are_found) {
             const auto end = test::launch(emu_races_unsound, Params{out.data(), n}, {{1, 1, 1}, 64, sizeof(Smem)}, seed);
             CHECK(end.status == EMU_RACE && end.report.find("nothing orders the two") != std::string::npos,
                   "kind %d, seed %d: status %d %s", n, (int)seed, end.status, end.report.c_str());
+        }
+}
+
+// Buffers that the launch names: x is only read, y is written.
+TEST(races_buffers_are_bounded) {
+    struct {
+        int n;
+        const char *text;           // of instrumented kernels
+        bool seen_without;          // by twins, or by a changed guard zone
+    } const cases[] = {
+        {0, nullptr, false},
+        {1, "reads 4 bytes at offset 256 of buffer 0, which has 256 bytes", false},
+        {2, "writes 4 bytes at offset -4 of buffer 1, which has 256 bytes", true},
+        {3, "writes 4 bytes at offset 12 of buffer 0, which is read-only", false},
+        {4, "cp.async reads 16 bytes at offset 256 of buffer 0", true},
+        {5, "atomic access of 4 bytes at offset 260 of buffer 1", true},
+    };
+    for (const auto &c : cases)
+        for (uint64_t seed = 0; seed < 10; ++seed) {
+            test::Guarded<uint32_t> x(64, 1), y(64, 2);
+            const auto end = test::launch(emu_races_buffers, BufferParams{x.data(), y.data(), c.n},
+                                          {{2, 1, 1}, 64, sizeof(Smem)}, seed, {x.buffer(false), y.buffer(true)});
+            const bool wrong = c.text && (test::instrumented() || c.seen_without);
+            CHECK(end.status == (wrong ? EMU_BAD_ADDRESS : EMU_OK), "case %d: %s", c.n, end.report.c_str());
+            CHECK(!wrong || !test::instrumented() || end.report.find(c.text) != std::string::npos, "%s", end.report.c_str());
         }
 }
 
