@@ -323,7 +323,8 @@ TEST(semantics_launches_are_checked) {
     CHECK(emu_mistakes(nullptr, &good) == EMU_BAD_LAUNCH && std::strstr(report, "no params"));
     CHECK(emu_mistakes(&p, nullptr) == EMU_BAD_LAUNCH);
     l = good, l.n_buffers = 1, refused(l, "but no buffers");
-    l = good, l.n_buffers = 65, refused(l, "65 buffers");
+    const emu_buffer buffer = b.out.buffer(true);
+    l = good, l.buffers = &buffer, l.n_buffers = 65, refused(l, "65 buffers");
     // A report that does not fit is cut; none is asked for.
     char small[10];
     l = good, l.block[0] = 32, l.report = small, l.report_bytes = sizeof small;
