@@ -5,8 +5,8 @@
 //   e4m3  1, 4, 3: bias 7, no infinities, NaN is 0x7f and 0xff, largest value 448
 //
 // All conversions to a smaller format round to nearest, ties to even. f16 and bf16 overflow to infinity, e4m3 saturates
-// (the .satfinite of PTX). The _soft functions define the results; kernels call the conversions of intrin.cuh, which are
-// single instructions on the device and these on the host.
+// (the .satfinite of PTX). The _soft functions define the results; kernels call the conversions of intrin.cuh, which
+// are single instructions on the device and these on the host.
 #pragma once
 #include <stdint.h>
 #include <string.h>

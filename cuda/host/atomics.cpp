@@ -1,4 +1,5 @@
-// atomics.cpp: the operations, in a file of their own so that an instrumented kernel does not see them as plain accesses.
+// atomics.cpp: the operations, in a file of their own so that an instrumented kernel does not see them as plain
+// accesses.
 #include "atomics.hpp"
 
 #include <cstring>
@@ -38,7 +39,8 @@ template <class T> T combine(Atomic kind, T old, T value, T compare) {
     return old;
 }
 
-// A thread that reads the same value from the same place again polls: others must run, and if all poll, nothing ever comes.
+// A thread that reads the same value from the same place again polls: others must run, and if all poll, nothing ever
+// comes.
 template <class T> void note_poll(const T *p, T value, Site site) {
     Thread &thread = self();
     std::uint64_t bits = 0;

@@ -50,7 +50,8 @@ std::string complaint(const Kernel &kernel, const void *params, const emu_launch
         return "grid " + triple(launch.grid) + " is empty, more than a device takes, or more than " +
                std::to_string(kMaxBlocks) + " blocks";
     if (launch.shared_bytes > kMaxSharedBytes)
-        return std::to_string(launch.shared_bytes) + " bytes of shared memory, the most is " + std::to_string(kMaxSharedBytes);
+        return std::to_string(launch.shared_bytes) + " bytes of shared memory, the most is " +
+               std::to_string(kMaxSharedBytes);
     if (launch.n_buffers > 0 && !launch.buffers) return "a number of buffers, but no buffers";
     if (launch.n_buffers > kMaxBuffers)
         return std::to_string(launch.n_buffers) + " buffers, the most is " + std::to_string(kMaxBuffers);

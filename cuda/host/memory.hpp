@@ -13,8 +13,9 @@ std::vector<unsigned char> save_guards(const Grid &grid);
 // After the launch: a changed guard zone is a write outside a buffer that nobody saw happen.
 void compare_guards(const Grid &grid, const std::vector<unsigned char> &saved);
 
-// Fails if the bytes touch a guard zone, or if a read-only buffer is written. Memory that no buffer covers is not judged:
-// it may be a thread's stack or a constant table. Called by instrumented code for each access, `pc` its place, and by twins.
+// Fails if the bytes touch a guard zone, or if a read-only buffer is written. Memory that no buffer covers is not
+// judged: it may be a thread's stack or a constant table. Called by instrumented code for each access, `pc` its place,
+// and by twins.
 void check_buffers(const void *p, std::size_t bytes, bool write, const char *what, std::uintptr_t pc);
 
 // " (file+0x123)", which addr2line turns into a line; empty for 0.

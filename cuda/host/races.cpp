@@ -78,8 +78,8 @@ void Races::record(const Cell &now, Granule &granule, const void *address) {
             const std::size_t offset = static_cast<std::size_t>(static_cast<const unsigned char *>(address) - shared_);
             const char *by = old.thread == threads_ ? "the copy engine" : "thread";
             const std::string who = old.thread == threads_ ? by : by + (" " + std::to_string(old.thread));
-            fail(EMU_RACE, "%s shared memory offset %zu%s, which %s %s%s; nothing orders the two%s", name(now.kind), offset,
-                 place_in_code(now.pc).c_str(), who.c_str(), name(old.kind), place_in_code(old.pc).c_str(),
+            fail(EMU_RACE, "%s shared memory offset %zu%s, which %s %s%s; nothing orders the two%s", name(now.kind),
+                 offset, place_in_code(now.pc).c_str(), who.c_str(), name(old.kind), place_in_code(old.pc).c_str(),
                  old.kind == Kind::Copy ? " (no wait for the copy)" : "");
         }
         // An ordered access to the same bytes says no more than the new one; so does an earlier one of the same thread.
@@ -175,13 +175,14 @@ void Races::atomic(unsigned thread, const void *p, std::size_t bytes, bool acqui
 
 namespace {
 
-// Misalignment is checked for all memory, since the GPU faults on it anywhere; bounds for shared memory, whose guard zones
-// tell when an access falls beside it.
+// Misalignment is checked for all memory, since the GPU faults on it anywhere; bounds for shared memory, whose guard
+// zones tell when an access falls beside it.
 void hook(Races::Kind kind, const void *p, std::size_t bytes, bool aligned, std::uintptr_t pc) {
     if (!t_grid || !t_grid->current) return;
     Thread &thread = self();
     if (aligned && reinterpret_cast<std::uintptr_t>(p) % bytes != 0)
-        fail(EMU_BAD_ADDRESS, "%s %zu bytes at address %p, which is misaligned%s", name(kind), bytes, p, place_in_code(pc).c_str());
+        fail(EMU_BAD_ADDRESS, "%s %zu bytes at address %p, which is misaligned%s", name(kind), bytes, p,
+             place_in_code(pc).c_str());
     const Block &block = *thread.block;
     const auto *byte = static_cast<const unsigned char *>(p);
     const unsigned char *begin = block.shared, *end = begin + block.shared_bytes;

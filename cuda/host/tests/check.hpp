@@ -32,7 +32,7 @@ struct Register {
 // Reports and goes on; a flood is cut by the caller with RETURN_IF_FAILED.
 #define CHECK(condition, ...)                                                                                          \
     do {                                                                                                               \
-        if (!(condition)) test::note_failure(__FILE__, __LINE__, test::text(" " __VA_ARGS__) + "  [" #condition "]");   \
+        if (!(condition)) test::note_failure(__FILE__, __LINE__, test::text(" " __VA_ARGS__) + "  [" #condition "]");  \
     } while (0)
 #define RETURN_IF_FAILED()                                                                                             \
     do {                                                                                                               \

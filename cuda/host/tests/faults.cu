@@ -1,4 +1,5 @@
-// faults.cu: the entries of the kernels with and without planted faults. test_faults.cpp runs them; nvcc compiles them too.
+// faults.cu: the entries of the kernels with and without planted faults. test_faults.cpp runs them; nvcc compiles them
+// too.
 #include "gemm.cuh"
 #include "pipeline.cuh"
 #include "small.cuh"

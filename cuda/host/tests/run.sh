@@ -12,8 +12,8 @@
 #   nvcc                compiles every wrapper for sm_90a and sm_120a and lists registers and spills
 #   gpu                 builds the comparison with a GPU (twins_gpu twins.fatbin) and, if there is a GPU, runs it
 #
-# Needs g++ and clang++; aarch64 needs g++-aarch64-linux-gnu and qemu-user-static; nvcc needs NVCC, CUDA_HOME or PATH to name
-# a toolkit of 12.8 or newer. JOBS sets how many compilers run at once (2).
+# Needs g++ and clang++; aarch64 needs g++-aarch64-linux-gnu and qemu-user-static; nvcc needs NVCC, CUDA_HOME or PATH to
+# name a toolkit of 12.8 or newer. JOBS sets how many compilers run at once (2).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../../.." && pwd)
 build=${EMU_BUILD:-$root/target/emu-tests}
@@ -87,8 +87,10 @@ lane() {
     gpu)
         lane nvcc
         host gcc g++ "" "" true
-        g++ "${flags[@]}" -static-libstdc++ -static-libgcc "$root/cuda/host/tests/twins_gpu.cpp" \
-            "$build"/gcc/{async,atomics,barrier,fiber,launch,mma,races,scheduler,warp,twins}.*.o -ldl -o "$build/twins_gpu"
+        local emulator=()
+        for source in "$root"/cuda/host/*.cpp; do emulator+=("$build/gcc/$(basename "$source").o"); done
+        g++ "${flags[@]}" -static-libstdc++ -static-libgcc "$root/cuda/host/tests/twins_gpu.cpp" "${emulator[@]}" \
+            "$build/gcc/twins.cu.o" -ldl -o "$build/twins_gpu"
         echo "== gpu: $build/twins_gpu $build/nvcc/twins.fatbin"
         if [[ -e /dev/nvidia0 ]]; then "$build/twins_gpu" "$build/nvcc/twins.fatbin"; fi ;;
     *) echo "$0: no lane $1" >&2; exit 1 ;;

@@ -1,5 +1,5 @@
-// test_faults.cpp: correct kernels pass for every seed; each planted fault is caught, by a report of the emulator or by a
-// wrong or misplaced result, for nearly every seed.
+// test_faults.cpp: correct kernels pass for every seed; each planted fault is caught, by a report of the emulator or by
+// a wrong or misplaced result, for nearly every seed.
 #include <cmath>
 
 #include "check.hpp"
@@ -7,20 +7,18 @@
 #include "pipeline.cuh"
 #include "small.cuh"
 
-extern "C" emu_kernel emu_gemm_None, emu_gemm_NoBarrierBeforeUse, emu_gemm_NoBarrierBeforeOverwrite,
-    emu_gemm_NoWait, emu_gemm_WaitOneTooFew, emu_gemm_SwappedFragment, emu_gemm_TailRow, emu_gemm_TailK,
-    emu_gemm_LdmatrixRow;
+extern "C" emu_kernel emu_gemm_None, emu_gemm_NoBarrierBeforeUse, emu_gemm_NoBarrierBeforeOverwrite, emu_gemm_NoWait,
+    emu_gemm_WaitOneTooFew, emu_gemm_SwappedFragment, emu_gemm_TailRow, emu_gemm_TailK, emu_gemm_LdmatrixRow;
 extern "C" emu_kernel emu_pipeline_None, emu_pipeline_NoFullWait, emu_pipeline_NoEmptyWait,
     emu_pipeline_NoBarrierAfterInit, emu_pipeline_TooManyBytesExpected, emu_pipeline_TooFewBytesExpected,
-    emu_pipeline_WrongParity, emu_pipeline_NoArrive, emu_pipeline_TooManyArrivals,
-    emu_pipeline_NamedBarrierTooSmall, emu_pipeline_NamedBarrierTooLarge, emu_pipeline_NamedBarrierMismatch,
-    emu_pipeline_NoNamedBarrier;
+    emu_pipeline_WrongParity, emu_pipeline_NoArrive, emu_pipeline_TooManyArrivals, emu_pipeline_NamedBarrierTooSmall,
+    emu_pipeline_NamedBarrierTooLarge, emu_pipeline_NamedBarrierMismatch, emu_pipeline_NoNamedBarrier;
 extern "C" emu_kernel emu_histogram_None, emu_histogram_NoBarrierAfterClear, emu_histogram_NoBarrierBeforeRead,
     emu_histogram_PlainAdd, emu_histogram_PlainMixed;
 extern "C" emu_kernel emu_scan_None, emu_scan_NoBarrierAfterRead, emu_scan_NoBarrierAfterWrite,
     emu_scan_DivergentBarrier, emu_scan_BarrierInHalfWarp;
-extern "C" emu_kernel emu_norm_None, emu_norm_EarlyLaneExit, emu_norm_OneLaneTooShort,
-    emu_norm_DivergentShuffle, emu_norm_TailColumn, emu_norm_WarpExchange;
+extern "C" emu_kernel emu_norm_None, emu_norm_EarlyLaneExit, emu_norm_OneLaneTooShort, emu_norm_DivergentShuffle,
+    emu_norm_TailColumn, emu_norm_WarpExchange;
 
 namespace {
 
@@ -59,17 +57,16 @@ Tally gemm(emu_kernel *kernel, int m, int n, int k) {
     for (int seed = 0; seed < kSeeds; ++seed) {
         test::Guarded<float> c(static_cast<size_t>(m) * n, NAN);
         const gemm_params p{a.data(), b.data(), sa.data(), sb.data(), c.data(), m, n, k};
-        const auto end = test::launch(kernel, p,
-                                      {{(unsigned)(n + 63) / 64, (unsigned)(m + 63) / 64, 1},
-                                       128,
-                                       sizeof(Gemm<GemmFault::None>::Smem)},
-                                      seed,
-                                      {a.buffer(false), b.buffer(false), sa.buffer(false), sb.buffer(false), c.buffer(true)});
+        const auto end = test::launch(
+            kernel, p,
+            {{(unsigned)(n + 63) / 64, (unsigned)(m + 63) / 64, 1}, 128, sizeof(Gemm<GemmFault::None>::Smem)}, seed,
+            {a.buffer(false), b.buffer(false), sa.buffer(false), sb.buffer(false), c.buffer(true)});
         bool right = c.intact();
         for (int i = 0; i < m && right; ++i)
             for (int j = 0; j < n; ++j) {
                 int sum = 0;
-                for (int t = 0; t < k; ++t) sum += a[static_cast<size_t>(i) * k + t] * b[static_cast<size_t>(j) * k + t];
+                for (int t = 0; t < k; ++t)
+                    sum += a[static_cast<size_t>(i) * k + t] * b[static_cast<size_t>(j) * k + t];
                 right &= c[static_cast<size_t>(i) * n + j] == sa[i] * sb[j] * (float)sum;
             }
         tally.add(end, right);
@@ -85,8 +82,7 @@ Tally pipeline(emu_kernel *kernel, int rows) {
     for (int seed = 0; seed < kSeeds; ++seed) {
         test::Guarded<float> y(rows, NAN);
         const pipeline_params p{x.data(), y.data(), rows};
-        const auto end =
-            test::launch(kernel, p, {{3, 1, 1}, 160, sizeof(Pipeline<PipelineFault::None>::Smem)}, seed);
+        const auto end = test::launch(kernel, p, {{3, 1, 1}, 160, sizeof(Pipeline<PipelineFault::None>::Smem)}, seed);
         bool right = y.intact();
         for (int r = 0; r < rows; ++r) {
             float sum = 0;
@@ -145,7 +141,8 @@ Tally norm(emu_kernel *kernel, int n) {
         bool right = y.intact();
         for (int r = 0; r < rows; ++r) {
             double sum = 0;
-            for (int c = 0; c < n; ++c) sum += (double)x[static_cast<size_t>(r) * n + c] * x[static_cast<size_t>(r) * n + c];
+            for (int c = 0; c < n; ++c)
+                sum += (double)x[static_cast<size_t>(r) * n + c] * x[static_cast<size_t>(r) * n + c];
             for (int c = 0; c < n; ++c) {
                 const double want = x[static_cast<size_t>(r) * n + c] / std::sqrt(sum);
                 right &= std::fabs(y[static_cast<size_t>(r) * n + c] - want) < 1e-5;

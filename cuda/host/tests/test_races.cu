@@ -1,5 +1,5 @@
-// test_races.cu: what the race detector calls ordered and what not. Without instrumentation it sees nothing, and then the
-// sound kernels still must pass.
+// test_races.cu: what the race detector calls ordered and what not. Without instrumentation it sees nothing, and then
+// the sound kernels still must pass.
 #include "check.hpp"
 #include "common/intrin.cuh"
 
@@ -193,7 +193,8 @@ TEST(races_sound_kernels_pass) {
             test::Guarded<uint32_t> out(64, ~0u);
             const auto end = test::launch(emu_races_sound, Params{out.data(), n}, {{2, 1, 1}, 64, sizeof(Smem)}, seed);
             CHECK(end.status == EMU_OK, "kind %d: %s", n, end.report.c_str());
-            for (int t = 0; t < 64; ++t) CHECK(out[t] == (uint32_t)(t ^ 1), "kind %d: thread %d reads %u", n, t, out[t]);
+            for (int t = 0; t < 64; ++t)
+                CHECK(out[t] == (uint32_t)(t ^ 1), "kind %d: thread %d reads %u", n, t, out[t]);
             RETURN_IF_FAILED();
         }
 }
@@ -203,7 +204,8 @@ TEST(races_are_found) {
     for (int n = 0; n < 9; ++n)
         for (uint64_t seed = 0; seed < 30; ++seed) {
             test::Guarded<uint32_t> out(64, ~0u);
-            const auto end = test::launch(emu_races_unsound, Params{out.data(), n}, {{1, 1, 1}, 64, sizeof(Smem)}, seed);
+            const auto end =
+                test::launch(emu_races_unsound, Params{out.data(), n}, {{1, 1, 1}, 64, sizeof(Smem)}, seed);
             CHECK(end.status == EMU_RACE && end.report.find("nothing orders the two") != std::string::npos,
                   "kind %d, seed %d: status %d %s", n, (int)seed, end.status, end.report.c_str());
         }
@@ -213,8 +215,8 @@ TEST(races_are_found) {
 TEST(races_buffers_are_bounded) {
     struct {
         int n;
-        const char *text;           // of instrumented kernels
-        bool seen_without;          // by twins, or by a changed guard zone
+        const char *text;  // of instrumented kernels
+        bool seen_without; // by twins, or by a changed guard zone
     } const cases[] = {
         {0, nullptr, false},
         {1, "reads 4 bytes at offset 256 of buffer 0, which has 256 bytes", false},
@@ -230,7 +232,8 @@ TEST(races_buffers_are_bounded) {
                                           {{2, 1, 1}, 64, sizeof(Smem)}, seed, {x.buffer(false), y.buffer(true)});
             const bool wrong = c.text && (test::instrumented() || c.seen_without);
             CHECK(end.status == (wrong ? EMU_BAD_ADDRESS : EMU_OK), "case %d: %s", c.n, end.report.c_str());
-            CHECK(!wrong || !test::instrumented() || end.report.find(c.text) != std::string::npos, "%s", end.report.c_str());
+            CHECK(!wrong || !test::instrumented() || end.report.find(c.text) != std::string::npos, "%s",
+                  end.report.c_str());
         }
 }
 

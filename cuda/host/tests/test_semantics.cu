@@ -1,5 +1,5 @@
-// test_semantics.cu: what the emulator promises beyond single instructions: indices, barriers with counts, blocks that run
-// side by side, seeded order, and the text of its reports.
+// test_semantics.cu: what the emulator promises beyond single instructions: indices, barriers with counts, blocks that
+// run side by side, seeded order, and the text of its reports.
 #include <set>
 
 #include "check.hpp"
@@ -38,7 +38,8 @@ __device__ void block_votes(const Params &p) {
     p.out[threadIdx.x] = odd << 8 | all << 1 | any;
 }
 
-// Warp 0 fills, warps 1 and 2 read; two named barriers hand the buffer back and forth, the one who need not wait arrives.
+// Warp 0 fills, warps 1 and 2 read; two named barriers hand the buffer back and forth, the one who need not wait
+// arrives.
 __device__ void hand_over(const Params &p) {
     Words &s = smem<Words>();
     const int t = threadIdx.x;
@@ -88,7 +89,7 @@ __device__ void grid_barrier(const Params &p) {
 // Order in which blocks begin, and in which the threads of a block run.
 __device__ void order(const Params &p) { p.out[atomicAdd(p.state, 1u)] = blockIdx.x * 32 + threadIdx.x; }
 
-// One mistake each, chosen by n ----------------------------------------------------------------------------------------
+// One mistake each, chosen by n -------------------------------------------------------------------
 
 __device__ void mistakes(const Params &p) {
     struct Smem {
@@ -286,7 +287,8 @@ TEST(semantics_reports) {
             const auto end = test::launch(emu_mistakes, b.params(n), {{3, 1, 1}, 64, kMistakeBytes}, seed);
             CHECK(end.status == want[n].status, "mistake %d: status %d: %s", n, end.status, end.report.c_str());
             CHECK(end.report.rfind("kernel mistakes, block (", 0) == 0, "%s", end.report.c_str());
-            CHECK(!want[n].text || end.report.find(want[n].text) != std::string::npos, "mistake %d: %s", n, end.report.c_str());
+            CHECK(!want[n].text || end.report.find(want[n].text) != std::string::npos, "mistake %d: %s", n,
+                  end.report.c_str());
             CHECK(n == 6 || b.out.intact());
         }
 }
@@ -297,7 +299,8 @@ TEST(semantics_stacks_are_watched) {
 #ifdef __SANITIZE_ADDRESS__ // stacks are larger there
     CHECK(end.status == EMU_OK, "%s", end.report.c_str());
 #else
-    CHECK(end.status == EMU_TRAP && end.report.find("of its stack left") != std::string::npos, "%s", end.report.c_str());
+    CHECK(end.status == EMU_TRAP && end.report.find("of its stack left") != std::string::npos, "%s",
+          end.report.c_str());
 #endif
 }
 

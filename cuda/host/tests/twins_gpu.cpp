@@ -5,8 +5,8 @@
 //
 //   twins_gpu twins.fatbin [repetitions]
 //
-// Inputs: random words; for the sums also small integers, whose results must agree bit for bit. The classes that say what
-// may differ are in twins.h.
+// Inputs: random words; for the sums also small integers, whose results must agree bit for bit. The classes that say
+// what may differ are in twins.h.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -53,7 +53,8 @@ struct Driver {
     int (*free)(uint64_t);
     int (*to_device)(uint64_t, const void *, size_t);
     int (*to_host)(void *, uint64_t, size_t);
-    int (*launch)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **);
+    int (*launch)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **,
+                  void **);
     int (*synchronize)();
 };
 
@@ -155,10 +156,12 @@ struct Difference {
     double size;
     bool allowed;
 };
-Difference compare(const Twin &twin, bool integers, const uint32_t *in, int lane, int word, uint32_t gpu, uint32_t emulated) {
+Difference compare(const Twin &twin, bool integers, const uint32_t *in, int lane, int word, uint32_t gpu,
+                   uint32_t emulated) {
     if (gpu == emulated) return {0, true};
     const std::string name = twin.name;
-    const bool floats = twin.how != TWINS_EXACT || name == "twin_floats" || (name == "twin_conversions" && word >= 6 && word <= 8);
+    const bool floats =
+        twin.how != TWINS_EXACT || name == "twin_floats" || (name == "twin_conversions" && word >= 6 && word <= 8);
     if (floats && is_nan32(gpu) && is_nan32(emulated)) return {0, true};
     const double g = f32_from_bits(gpu), e = f32_from_bits(emulated);
     if (twin.how == TWINS_SUM) {
@@ -217,7 +220,8 @@ int main(int argc, char **argv) {
             twins_params params{reinterpret_cast<const uint32_t *>(d_in), reinterpret_cast<uint32_t *>(d_out)};
             void *arguments[] = {&params};
             check(cuda.to_device(d_in, in.data(), in.size() * 4), "cuMemcpyHtoD");
-            check(cuda.launch(function, kBlocks, 1, 1, TWINS_THREADS, 1, 1, TWINS_SHARED_BYTES, nullptr, arguments, nullptr),
+            check(cuda.launch(function, kBlocks, 1, 1, TWINS_THREADS, 1, 1, TWINS_SHARED_BYTES, nullptr, arguments,
+                              nullptr),
                   twin.name);
             check(cuda.synchronize(), twin.name);
             check(cuda.to_host(gpu.data(), d_out, gpu.size() * 4), "cuMemcpyDtoH");
@@ -235,8 +239,9 @@ int main(int argc, char **argv) {
                 different += d.size > 0;
                 worst = std::max(worst, d.size);
                 if (!d.allowed && ++wrong <= 5)
-                    std::printf("%s word %d lane %d: GPU %08x (%a), emulator %08x (%a); input %08x\n", twin.name, word, lane,
-                                gpu[i], f32_from_bits(gpu[i]), emulated[i], f32_from_bits(emulated[i]), block_in[lane]);
+                    std::printf("%s word %d lane %d: GPU %08x (%a), emulator %08x (%a); input %08x\n", twin.name, word,
+                                lane, gpu[i], f32_from_bits(gpu[i]), emulated[i], f32_from_bits(emulated[i]),
+                                block_in[lane]);
             }
         }
         check(cuda.free(d_in), "cuMemFree");
