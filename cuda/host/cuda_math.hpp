@@ -20,16 +20,14 @@ inline unsigned __brev(unsigned x) {
     for (int i = 0; i < 32; ++i) y |= (x >> i & 1) << (31 - i);
     return y;
 }
-// prmt: byte i of the result is byte (selector nibble i & 7) of the eight bytes y:x; bit 3 of the nibble replicates its
-// sign.
+// Byte i of the result is byte (selector nibble i & 7) of the eight bytes y:x. prmt itself replicates a sign for bit 3 of
+// the nibble; the intrinsic masks that bit (seen on an H200).
 inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
     const unsigned long long bytes = static_cast<unsigned long long>(y) << 32 | x;
     unsigned result = 0;
     for (int i = 0; i < 4; ++i) {
-        const unsigned nibble = selector >> 4 * i & 15;
-        unsigned byte = static_cast<unsigned>(bytes >> 8 * (nibble & 7)) & 0xff;
-        if (nibble & 8) byte = byte & 0x80 ? 0xff : 0;
-        result |= byte << 8 * i;
+        const unsigned nibble = selector >> 4 * i & 7;
+        result |= (static_cast<unsigned>(bytes >> 8 * nibble) & 0xff) << 8 * i;
     }
     return result;
 }
@@ -127,7 +125,8 @@ inline float __saturatef(float x) { return x > 0.f ? (x < 1.f ? x : 1.f) : 0.f; 
 
 inline float rsqrtf(float x) { return static_cast<float>(1.0 / sqrt(static_cast<double>(x))); }
 inline float __frsqrt_rn(float x) { return rsqrtf(x); }
-inline float __expf(float x) { return expf(x); }
+// As the device does it: the product with log2(e) rounds, so the error grows with |x| (about 1.2 |x| ulp).
+inline float __expf(float x) { return exp2f(x * 1.44269504f); }
 inline float __exp2f(float x) { return exp2f(x); }
 inline float __logf(float x) { return logf(x); }
 inline float __log2f(float x) { return log2f(x); }
