@@ -192,6 +192,8 @@ mod tests {
         assert_eq!(all.matches("KERNEL_ENTRY").count(), 13);
         let first = units[0].source();
         assert!(first.contains("#include \"dequantize.cu\"\n"));
+        let compares = |i: usize| units[i].source().matches(SMEM_IS).count();
+        assert_eq!([compares(0), compares(1), compares(2)], [1, 1, 0]);
         let lines = "static_assert(smem_is<2048, sizeof(dequantize_smem<block_q4_K, bf16, 4>)>::checked);\n\
                      KERNEL_ENTRY(dequantize_q4_k_bf16_w4, dequantize_params, 128, dequantize<block_q4_K, bf16, 4>)\n";
         assert!(first.contains(lines), "{first}");
