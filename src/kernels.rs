@@ -70,6 +70,14 @@ impl Entry {
     }
 }
 
+#[cfg(feature = "cuda")]
+impl Entry {
+    /// Index of its image in [`Image::ALL`].
+    pub(crate) const fn unit(self) -> usize {
+        self.info().unit
+    }
+}
+
 impl std::fmt::Display for Entry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
@@ -90,6 +98,32 @@ pub struct Image {
 impl Image {
     /// All images, one per unit; none in builds without kernels.
     pub const ALL: &'static [Image] = IMAGES;
+
+    /// The nvcc that made them, by version; `None` in builds without kernels.
+    pub const NVCC: Option<&'static str> = NVCC;
+
+    /// Whether a GPU of this compute capability can run it.
+    pub fn runs_on(&self, capability: (u32, u32)) -> bool {
+        self.archs.iter().any(|arch| arch_runs_on(arch, capability))
+    }
+}
+
+/// Machine code with the suffix `a` runs on that capability alone, with `f` or none on later ones of the same major
+/// version too; PTX without suffix is compiled by the driver for any later one.
+fn arch_runs_on(arch: &str, (major, minor): (u32, u32)) -> bool {
+    let (ptx, number) = match arch.split_once('_') {
+        Some(("compute", number)) => (true, number),
+        Some((_, number)) => (false, number),
+        None => return false,
+    };
+    let digits = number.trim_end_matches(['a', 'f']);
+    let Ok(of) = digits.parse::<u32>() else { return false };
+    let of = (of / 10, of % 10);
+    match &number[digits.len()..] {
+        "a" => of == (major, minor),
+        "" if ptx => of <= (major, minor),
+        _ => of.0 == major && of.1 <= minor,
+    }
 }
 
 #[cfg(test)]
@@ -111,8 +145,30 @@ mod tests {
     }
 
     #[test]
+    fn architectures_run_where_they_can() {
+        type Capabilities = &'static [(u32, u32)];
+        let runs: [(&str, Capabilities, Capabilities); 6] = [
+            ("sm_90a", &[(9, 0)], &[(8, 9), (10, 0), (12, 0)]),
+            ("sm_120a", &[(12, 0)], &[(12, 1), (9, 0)]),
+            ("sm_120f", &[(12, 0), (12, 1)], &[(10, 0), (11, 0)]),
+            ("sm_90", &[(9, 0)], &[(8, 0), (10, 0)]),
+            ("compute_90", &[(9, 0), (10, 3), (12, 0)], &[(8, 9)]),
+            ("compute_90a", &[(9, 0)], &[(10, 0)]),
+        ];
+        for (arch, there, not_there) in runs {
+            for capability in there {
+                assert!(arch_runs_on(arch, *capability), "{arch} {capability:?}");
+            }
+            for capability in not_there {
+                assert!(!arch_runs_on(arch, *capability), "{arch} {capability:?}");
+            }
+        }
+    }
+
+    #[test]
     fn images_are_there_with_the_feature_alone() {
         assert_eq!(Image::ALL.is_empty(), cfg!(not(feature = "cuda")));
+        assert_eq!(Image::NVCC.is_none(), Image::ALL.is_empty());
         for entry in Entry::ALL {
             let Some(image) = entry.image() else { continue };
             assert_eq!(image.unit.split('.').next(), Some(entry.family()));

@@ -2,10 +2,11 @@
 // compiled by nvcc or, for the emulator, by a host compiler; kernels include it and contain no #ifdef.
 //
 // Each wrapper names its PTX and, beside it, the twin that computes the same on the host (cuda/host/). Twins check what
-// the hardware leaves undefined: alignment, masks, uninitialized barriers. docs/emulator.md says what they do not model.
+// the hardware leaves undefined: alignment, masks, uninitialized barriers. docs/emulator.md says what is not modelled.
 //
 // Pointers to shared memory are ordinary pointers; the wrappers convert them to shared addresses, which costs nothing
 // once inlined. `asm volatile` with a "memory" clobber is on everything that orders or moves memory.
+// clang-format off: one line of operands per asm reads better than the five that the formatter makes
 #pragma once
 #include "num.cuh"
 
@@ -26,7 +27,7 @@
 
 #define INTRIN __device__ __forceinline__
 
-// Entries and shared memory --------------------------------------------------------------------------------------------
+// Entries and shared memory -----------------------------------------------------------------------
 
 // KERNEL_ENTRY(name, PARAMS, THREADS, function): the kernel `name`, which runs `function(const PARAMS &)` with THREADS
 // threads per block. On the host `emu_name(params, launch)`, see cuda/host/emu.h. The function comes last so that its
@@ -59,7 +60,7 @@ template <class Smem> INTRIN Smem &smem() {
 INTRIN uint32_t smem_address(const void *p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 #endif
 
-// Conversions ----------------------------------------------------------------------------------------------------------
+// Conversions -------------------------------------------------------------------------------------
 
 INTRIN float bf16_to_f32(uint16_t bits) { return bf16_to_f32_soft(bits); } // a shift on both sides
 
@@ -150,7 +151,7 @@ INTRIN float rsqrt_approx(float x) {
     return y;
 }
 
-// Matrix instructions --------------------------------------------------------------------------------------------------
+// Matrix instructions -----------------------------------------------------------------------------
 //
 // Lane l = 4 g + t. Fragments (e counts the elements of a register from the low bits):
 //   A  register r: row g + 8 (r % 2),  columns p t + e + 4 p (r / 2)     p = elements per register: 2 or 4
@@ -235,7 +236,7 @@ INTRIN void ldmatrix_x4_trans(uint32_t (&d)[4], const void *row AND_SITE) {
                 emu::ldmatrix(d, row, 4, true, site));
 }
 
-// Cache policies and hints ---------------------------------------------------------------------------------------------
+// Cache policies and hints ------------------------------------------------------------------------
 
 // For data read once (weights): the first to leave L2. A value, because the instructions take it in a register.
 struct l2_policy {
@@ -263,7 +264,8 @@ INTRIN uint4 ld_stream(const uint4 *p) {
 }
 INTRIN uint2 ld_stream(const uint2 *p) {
     uint2 v;
-    PTX_OR_TWIN(asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p)),
+    PTX_OR_TWIN(asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v2.u32 {%0,%1}, [%2];"
+                             : "=r"(v.x), "=r"(v.y) : "l"(p)),
                 v = *p);
     return v;
 }
@@ -283,7 +285,7 @@ INTRIN void prefetch_l2(const void *p) {
     PTX_OR_TWIN(asm volatile("prefetch.global.L2 [%0];" : : "l"(p)), (void)p);
 }
 
-// Acquire, release -----------------------------------------------------------------------------------------------------
+// Acquire, release --------------------------------------------------------------------------------
 
 INTRIN uint32_t ld_acquire(uint32_t *p AND_SITE) {
     uint32_t v;
@@ -307,7 +309,7 @@ INTRIN void red_add_release(uint32_t *p, uint32_t value AND_SITE) {
                 emu::atomic<uint32_t>(emu::Atomic::Add, emu::Order::Release, p, value, 0, site));
 }
 
-// Barriers -------------------------------------------------------------------------------------------------------------
+// Barriers ----------------------------------------------------------------------------------------
 
 // Named barrier `id` (0 is __syncthreads) of `threads` threads, whole warps. bar_arrive does not wait.
 INTRIN void bar_sync(unsigned id, unsigned threads AND_SITE) {
@@ -326,17 +328,19 @@ INTRIN void griddep_launch_dependents() {
     PTX_OR_TWIN(asm volatile("griddepcontrol.launch_dependents;" : : : "memory"), (void)0);
 }
 
-// cp.async: per-thread asynchronous copies, global to shared memory ----------------------------------------------------
+// cp.async: per-thread asynchronous copies, global to shared memory -------------------------------
 
-// kBytes is 4, 8 or 16; both sides aligned to it. Of 16 bytes L1 keeps nothing (.cg). Only `src_bytes` are read (they may
-// be 0), the rest is zero: the way to load tails.
+// kBytes is 4, 8 or 16; both sides aligned to it. Of 16 bytes L1 keeps nothing (.cg). With _zfill only `src_bytes` are
+// read (they may be 0) and the rest is zero: the way to load tails.
 template <int kBytes> INTRIN void cp_async(void *dst, const void *src AND_SITE) {
     static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "what the instruction offers");
 #ifdef __CUDACC__
     if constexpr (kBytes == 16)
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" : : "r"(smem_address(dst)), "l"(src) : "memory");
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;"
+                     : : "r"(smem_address(dst)), "l"(src) : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" : : "r"(smem_address(dst)), "l"(src), "n"(kBytes) : "memory");
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                     : : "r"(smem_address(dst)), "l"(src), "n"(kBytes) : "memory");
 #else
     emu::cp_async(dst, src, kBytes, kBytes, site);
 #endif
@@ -359,15 +363,20 @@ INTRIN void cp_async16(void *dst, const void *src, l2_policy policy AND_SITE) {
                              : : "r"(smem_address(dst)), "l"(src), "l"(policy.bits) : "memory"),
                 ((void)policy, emu::cp_async(dst, src, 16, 16, site)));
 }
-// Closes a group; empty ones count. wait<N>: at most the N newest groups are still in flight. Other threads see the data
-// after a barrier that follows the wait.
-INTRIN void cp_async_commit() { PTX_OR_TWIN(asm volatile("cp.async.commit_group;" : : : "memory"), emu::cp_async_commit()); }
-template <int kPending> INTRIN void cp_async_wait() {
-    PTX_OR_TWIN(asm volatile("cp.async.wait_group %0;" : : "n"(kPending) : "memory"), emu::cp_async_wait_group(kPending));
+// Closes a group; empty ones count. wait<N>: at most the N newest groups are still in flight. Other threads see the
+// data after a barrier that follows the wait.
+INTRIN void cp_async_commit() {
+    PTX_OR_TWIN(asm volatile("cp.async.commit_group;" : : : "memory"), emu::cp_async_commit());
 }
-INTRIN void cp_async_wait_all() { PTX_OR_TWIN(asm volatile("cp.async.wait_all;" : : : "memory"), emu::cp_async_wait_all()); }
+template <int kPending> INTRIN void cp_async_wait() {
+    PTX_OR_TWIN(asm volatile("cp.async.wait_group %0;" : : "n"(kPending) : "memory"),
+                emu::cp_async_wait_group(kPending));
+}
+INTRIN void cp_async_wait_all() {
+    PTX_OR_TWIN(asm volatile("cp.async.wait_all;" : : : "memory"), emu::cp_async_wait_all());
+}
 
-// mbarrier and cp.async.bulk -------------------------------------------------------------------------------------------
+// mbarrier and cp.async.bulk ----------------------------------------------------------------------
 
 // A barrier object in shared memory: a phase completes after `count` arrivals and all announced bytes; then the next
 // begins. Phases are told apart by parity, the first is 0.
@@ -377,7 +386,8 @@ struct alignas(8) mbarrier {
 
 // By one thread; then mbarrier_init_fence() and a block barrier before anyone else uses it.
 INTRIN void mbarrier_init(mbarrier &bar, unsigned count AND_SITE) {
-    PTX_OR_TWIN(asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(smem_address(&bar)), "r"(count) : "memory"),
+    PTX_OR_TWIN(asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+                             : : "r"(smem_address(&bar)), "r"(count) : "memory"),
                 emu::mbarrier_init(&bar.opaque, count, site));
 }
 // Needed before the memory of an mbarrier is used for anything else.
@@ -405,7 +415,8 @@ INTRIN void mbarrier_arrive_expect_tx(mbarrier &bar, unsigned bytes AND_SITE) {
 }
 // Arrives when all cp.asyncs that this thread issued so far have landed; counts as one of the `count` arrivals.
 INTRIN void cp_async_mbarrier_arrive(mbarrier &bar AND_SITE) {
-    PTX_OR_TWIN(asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" : : "r"(smem_address(&bar)) : "memory"),
+    PTX_OR_TWIN(asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
+                             : : "r"(smem_address(&bar)) : "memory"),
                 emu::cp_async_mbarrier_arrive(&bar.opaque, site));
 }
 // True once the phase of this parity is complete. May wait a little, may say false for no reason.

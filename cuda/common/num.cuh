@@ -5,8 +5,8 @@
 //   e4m3  1, 4, 3: bias 7, no infinities, NaN is 0x7f and 0xff, largest value 448
 //
 // All conversions to a smaller format round to nearest, ties to even. f16 and bf16 overflow to infinity, e4m3 saturates
-// (the .satfinite of PTX). The _soft functions define the results; kernels call the conversions of intrin.cuh, which are
-// single instructions on the device and these on the host.
+// (the .satfinite of PTX). The _soft functions define the results; kernels call the conversions of intrin.cuh, which
+// are single instructions on the device and these on the host.
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -61,7 +61,7 @@ NUM_FN float small_to_f32(uint32_t sign, uint32_t exponent, uint32_t fraction, i
 
 NUM_FN float f16_to_f32_soft(uint16_t h) {
     const uint32_t sign = h >> 15, exponent = h >> 10 & 31, fraction = h & 1023u;
-    if (exponent == 31) // infinity, or a NaN, which keeps its payload
+    if (exponent == 31) // infinity, or a NaN
         return f32_from_bits(sign << 31 | 0x7f800000u | fraction << 13 | (fraction ? 0x00400000u : 0u));
     return small_to_f32(sign, exponent, fraction, 10, 15);
 }

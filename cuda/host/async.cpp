@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "memory.hpp"
 #include "races.hpp"
 
 namespace emu {
@@ -55,7 +56,8 @@ void store(std::uint64_t *p, const Mbarrier &bar) { std::memcpy(p, &bar, sizeof 
 Mbarrier load_checked(const std::uint64_t *p, const char *what, Site site) {
     check_shared(p, 8, 8, what, site);
     const Mbarrier bar = load(p);
-    if (bar.mark != kMark) fail(EMU_MBARRIER, "%s at %s:%d: the mbarrier is not initialized", what, site.file, site.line);
+    if (bar.mark != kMark)
+        fail(EMU_MBARRIER, "%s at %s:%d: the mbarrier is not initialized", what, site.file, site.line);
     return bar;
 }
 
@@ -129,6 +131,7 @@ void cp_async(void *dst, const void *src, unsigned bytes, unsigned src_bytes, Si
         fail(EMU_BAD_ADDRESS, "cp.async at %s:%d: the source is not %u-byte aligned", site.file, site.line, bytes);
     if (src_bytes > bytes)
         fail(EMU_BAD_ADDRESS, "cp.async at %s:%d: reads %u of %u bytes", site.file, site.line, src_bytes, bytes);
+    if (src_bytes > 0) check_buffers(src, src_bytes, false, "cp.async reads", 0);
     Thread &thread = self();
     CpAsync copy{static_cast<unsigned char *>(dst), static_cast<const unsigned char *>(src), bytes, src_bytes,
                  t_grid->rng.one_in(2)};
@@ -211,8 +214,8 @@ void mbarrier_wait(std::uint64_t *p, unsigned parity, Site site) {
     const char *what = "mbarrier.try_wait";
     if (parity > 1) fail(EMU_MBARRIER, "%s at %s:%d: parity %u", what, site.file, site.line, parity);
     Thread &thread = self();
-    // A loop, as in the kernel on a device: by the time this thread runs, the next phase may have completed as well, which
-    // looks like no phase at all. A kernel that allows that is wrong and shows as a deadlock.
+    // A loop, as in the kernel on a device: by the time this thread runs, the next phase may have completed as well,
+    // which looks like no phase at all. A kernel that allows that is wrong and shows as a deadlock.
     while (load_checked(p, what, site).parity == parity) {
         thread.mbarrier = p;
         thread.parity = parity;
@@ -225,8 +228,9 @@ void cp_async_bulk(void *dst, const void *src, unsigned bytes, std::uint64_t *ba
     check_shared(dst, bytes, 16, "cp.async.bulk", site);
     load_checked(bar, "cp.async.bulk", site);
     if (reinterpret_cast<std::uintptr_t>(src) % 16 != 0 || bytes % 16 != 0 || bytes == 0)
-        fail(EMU_BAD_ADDRESS, "cp.async.bulk at %s:%d: source and size (%u) must be multiples of 16", site.file, site.line,
-             bytes);
+        fail(EMU_BAD_ADDRESS, "cp.async.bulk at %s:%d: source and size (%u) must be multiples of 16", site.file,
+             site.line, bytes);
+    check_buffers(src, bytes, false, "cp.async.bulk reads", 0);
     Thread &thread = self();
     if (thread.block->races) thread.block->races->copy_begin(thread.linear, dst, bytes);
     std::memset(dst, kPoison, bytes);
@@ -241,8 +245,8 @@ void cp_async_bulk(void *dst, const void *src, unsigned bytes, std::uint64_t *ba
 
 void bulk_prefetch(const void *src, unsigned bytes, Site site) {
     if (reinterpret_cast<std::uintptr_t>(src) % 16 != 0 || bytes % 16 != 0)
-        fail(EMU_BAD_ADDRESS, "cp.async.bulk.prefetch at %s:%d: source and size (%u) must be multiples of 16", site.file,
-             site.line, bytes);
+        fail(EMU_BAD_ADDRESS, "cp.async.bulk.prefetch at %s:%d: source and size (%u) must be multiples of 16",
+             site.file, site.line, bytes);
 }
 
 bool land_one(Grid &grid, bool late_too) {
@@ -267,7 +271,8 @@ std::string mbarrier_text(std::uint64_t bits, unsigned parity) {
     const Mbarrier bar = unpack(bits);
     if (bar.mark != kMark) return "the mbarrier is no longer initialized";
     return "for the phase of parity " + std::to_string(parity) + "; " + std::to_string(bar.missing) + " of " +
-           std::to_string(bar.count) + " arrivals and " + std::to_string(static_cast<long long>(bar.tx)) + " bytes missing";
+           std::to_string(bar.count) + " arrivals and " + std::to_string(static_cast<long long>(bar.tx)) +
+           " bytes missing";
 }
 
 } // namespace emu

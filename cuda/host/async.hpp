@@ -1,9 +1,9 @@
 // async.hpp: copies that complete later (cp.async, cp.async.bulk) and the mbarriers that tell when.
 //
-// On a GPU such a copy lands at some moment between its issue and the wait that covers it. Here each copy draws from the
-// seed whether it lands early (at once, over data that a slow warp may still be reading) or late (when waited for, or when
-// nobody else can run). Its destination is poisoned when it is issued. So a missing wait reads poison, and a missing
-// barrier before the issue destroys what others still read.
+// On a GPU such a copy lands at some moment between its issue and the wait that covers it. Here each copy draws from
+// the seed whether it lands early (at once, over data that a slow warp may still be reading) or late (when waited for,
+// or when nobody else can run). Its destination is poisoned when it is issued. So a missing wait reads poison, and a
+// missing barrier before the issue destroys what others still read.
 #pragma once
 #include <string>
 

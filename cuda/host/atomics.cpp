@@ -1,9 +1,11 @@
-// atomics.cpp: the operations, in a file of their own so that an instrumented kernel does not see them as plain accesses.
+// atomics.cpp: the operations, in a file of their own so that an instrumented kernel does not see them as plain
+// accesses.
 #include "atomics.hpp"
 
 #include <cstring>
 #include <type_traits>
 
+#include "memory.hpp"
 #include "races.hpp"
 
 namespace emu {
@@ -37,7 +39,8 @@ template <class T> T combine(Atomic kind, T old, T value, T compare) {
     return old;
 }
 
-// A thread that reads the same value from the same place again polls: others must run, and if all poll, nothing ever comes.
+// A thread that reads the same value from the same place again polls: others must run, and if all poll, nothing ever
+// comes.
 template <class T> void note_poll(const T *p, T value, Site site) {
     Thread &thread = self();
     std::uint64_t bits = 0;
@@ -57,6 +60,7 @@ template <class T> T atomic(Atomic kind, Order order, T *p, T value, T compare, 
     if (reinterpret_cast<std::uintptr_t>(p) % sizeof(T) != 0)
         fail(EMU_BAD_ADDRESS, "atomic at %s:%d: address %p is not %zu-byte aligned", site.file, site.line,
              static_cast<void *>(p), sizeof(T));
+    check_buffers(p, sizeof(T), kind != Atomic::Load, "atomic access of", 0);
     if (t_grid->rng.one_in(4)) yield(Yield::Neutral);
     if (kind == Atomic::Load || kind == Atomic::CompareExchange) note_poll(p, *p, site);
     Thread &thread = self();

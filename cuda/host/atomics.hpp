@@ -13,7 +13,8 @@ template <class T> T atomic(Atomic kind, Order order, T *p, T value, T compare, 
 
 extern template std::uint32_t atomic(Atomic, Order, std::uint32_t *, std::uint32_t, std::uint32_t, Site);
 extern template std::int32_t atomic(Atomic, Order, std::int32_t *, std::int32_t, std::int32_t, Site);
-extern template unsigned long long atomic(Atomic, Order, unsigned long long *, unsigned long long, unsigned long long, Site);
+extern template unsigned long long atomic(Atomic, Order, unsigned long long *, unsigned long long, unsigned long long,
+                                          Site);
 extern template long long atomic(Atomic, Order, long long *, long long, long long, Site);
 extern template float atomic(Atomic, Order, float *, float, float, Site);
 

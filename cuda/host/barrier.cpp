@@ -12,7 +12,8 @@ void open(Block &block, unsigned id) {
     // Warps that came in part: the others of the warp are elsewhere, which an .aligned barrier does not allow.
     for (unsigned warp = 0; warp < block.warps.size(); ++warp) {
         if (barrier.lanes[warp] != 0 && barrier.lanes[warp] != ~0u)
-            fail(EMU_DIVERGENCE, "barrier %u opens with lanes 0x%08x of warp %u only (at %s:%d); a warp must come whole", id,
+            fail(EMU_DIVERGENCE,
+                 "barrier %u opens with lanes 0x%08x of warp %u only (at %s:%d); a warp must come whole", id,
                  barrier.lanes[warp], warp, barrier.site[warp].file, barrier.site[warp].line);
     }
     if (block.races) block.races->barrier_open(id, barrier.waiting);
@@ -30,8 +31,8 @@ int barrier(unsigned id, unsigned count, Arrival arrival, bool predicate, const 
     Block &block = *thread.block;
     if (id >= kBarriers) fail(EMU_DIVERGENCE, "%s at %s:%d: barrier %u, there are 16", what, site.file, site.line, id);
     if (count == 0 || count % kWarpSize != 0 || count > t_grid->threads)
-        fail(EMU_DIVERGENCE, "%s at %s:%d: %u threads are no whole number of warps of this block of %u", what, site.file,
-             site.line, count, t_grid->threads);
+        fail(EMU_DIVERGENCE, "%s at %s:%d: %u threads are no whole number of warps of this block of %u", what,
+             site.file, site.line, count, t_grid->threads);
 
     NamedBarrier &barrier = block.barriers[id];
     const unsigned warp = thread.linear / kWarpSize, lane = thread.linear % kWarpSize;
@@ -41,10 +42,11 @@ int barrier(unsigned id, unsigned count, Arrival arrival, bool predicate, const 
              site.line, count, barrier.expected);
     if (barrier.lanes[warp] == 0) barrier.site[warp] = site;
     if (!(barrier.site[warp] == site))
-        fail(EMU_DIVERGENCE, "%s %u at %s:%d, but other lanes of the warp came to it at %s:%d", what, id, site.file, site.line,
-             barrier.site[warp].file, barrier.site[warp].line);
+        fail(EMU_DIVERGENCE, "%s %u at %s:%d, but other lanes of the warp came to it at %s:%d", what, id, site.file,
+             site.line, barrier.site[warp].file, barrier.site[warp].line);
     if (barrier.lanes[warp] >> lane & 1)
-        fail(EMU_DIVERGENCE, "%s %u at %s:%d: arrives a second time before the barrier opened", what, id, site.file, site.line);
+        fail(EMU_DIVERGENCE, "%s %u at %s:%d: arrives a second time before the barrier opened", what, id, site.file,
+             site.line);
 
     barrier.lanes[warp] |= 1u << lane;
     barrier.count += predicate;

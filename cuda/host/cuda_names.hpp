@@ -1,4 +1,5 @@
-// cuda_names.hpp: the words and functions of CUDA C++ itself, for a host compiler. What needs PTX is in common/intrin.cuh.
+// cuda_names.hpp: the words and functions of CUDA C++ itself, for a host compiler. What needs PTX is in
+// common/intrin.cuh.
 //
 // Only what kernels here use, or will plainly use; a missing one is a compile error and is added here with a test.
 #pragma once
@@ -58,7 +59,7 @@ EMU_VECTOR4(float4, float, 16)
 #undef EMU_VECTOR2
 #undef EMU_VECTOR4
 
-// Barriers and fences --------------------------------------------------------------------------------------------------
+// Barriers and fences -----------------------------------------------------------------------------
 
 inline void __syncthreads(emu::Site site = emu::Site::here()) {
     emu::barrier(0, emu::t_grid->threads, emu::Arrival::Sync, false, "__syncthreads", site);
@@ -78,10 +79,9 @@ inline void __threadfence() { emu::fence(); }
 inline void __threadfence_block() { emu::fence(); }
 inline void __trap(emu::Site site = emu::Site::here()) { emu::fail(EMU_TRAP, "__trap at %s:%d", site.file, site.line); }
 
-// Warp collectives -----------------------------------------------------------------------------------------------------
+// Warp collectives --------------------------------------------------------------------------------
 
-template <class T>
-T __shfl_sync(unsigned mask, T value, int lane, int width = 32, emu::Site site = emu::Site::here()) {
+template <class T> T __shfl_sync(unsigned mask, T value, int lane, int width = 32, emu::Site site = emu::Site::here()) {
     return emu::shuffle_as(mask, value, emu::Shuffle::Index, lane, width, "__shfl_sync", site);
 }
 template <class T>
@@ -114,8 +114,8 @@ unsigned __match_all_sync(unsigned mask, T value, int *predicate, emu::Site site
 }
 #define EMU_REDUCE(name, type, kind)                                                                                   \
     inline type name(unsigned mask, type value, emu::Site site = emu::Site::here()) {                                  \
-        return static_cast<type>(emu::reduce(mask, static_cast<std::uint32_t>(value), emu::Reduce::kind,               \
-                                             type(-1) < type(0), #name, site));                                        \
+        return static_cast<type>(                                                                                      \
+            emu::reduce(mask, static_cast<std::uint32_t>(value), emu::Reduce::kind, type(-1) < type(0), #name, site)); \
     }
 EMU_REDUCE(__reduce_add_sync, unsigned, Add)
 EMU_REDUCE(__reduce_add_sync, int, Add)
@@ -128,11 +128,11 @@ EMU_REDUCE(__reduce_or_sync, unsigned, Or)
 EMU_REDUCE(__reduce_xor_sync, unsigned, Xor)
 #undef EMU_REDUCE
 
-// Atomics: relaxed, as on the device -----------------------------------------------------------------------------------
+// Atomics: relaxed, as on the device --------------------------------------------------------------
 
 #define EMU_ATOMIC(name, type, kind)                                                                                   \
     inline type name(type *p, type value, emu::Site site = emu::Site::here()) {                                        \
-        return emu::atomic(emu::Atomic::kind, emu::Order::Relaxed, p, value, decltype(value)(), site);                            \
+        return emu::atomic(emu::Atomic::kind, emu::Order::Relaxed, p, value, decltype(value)(), site);                 \
     }
 #define EMU_ATOMIC_CAS(type)                                                                                           \
     inline type atomicCAS(type *p, type compare, type value, emu::Site site = emu::Site::here()) {                     \
@@ -160,7 +160,7 @@ EMU_ATOMICS_INTEGER(unsigned long long)
 #undef EMU_ATOMICS
 #undef EMU_ATOMICS_INTEGER
 
-// Loads and stores with cache hints: hints do not change values --------------------------------------------------------
+// Loads and stores with cache hints: hints do not change values -----------------------------------
 
 template <class T> T __ldg(const T *p) { return *p; }
 template <class T> T __ldca(const T *p) { return *p; }

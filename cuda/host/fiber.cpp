@@ -162,23 +162,23 @@ void fiber_entered(Fiber &from) {
 }
 
 Stacks::~Stacks() {
-    if (base_) munmap(base_, count_ * (kStackBytes + page_bytes()));
+    if (base_) munmap(base_, page_bytes() + count_ * kStackBytes);
 }
 
 bool Stacks::reserve(std::size_t count) {
     if (count <= count_) return true;
-    const std::size_t pitch = kStackBytes + page_bytes();
-    void *base = mmap(nullptr, count * pitch, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const std::size_t bytes = page_bytes() + count * kStackBytes;
+    void *base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) return false;
-    if (base_) munmap(base_, count_ * pitch);
+    if (base_) munmap(base_, page_bytes() + count_ * kStackBytes);
     base_ = static_cast<unsigned char *>(base);
     count_ = count;
-    for (std::size_t i = 0; i < count; ++i) mprotect(base_ + i * pitch, page_bytes(), PROT_NONE);
+    mprotect(base_, page_bytes(), PROT_NONE);
     return true;
 }
 
 void Stacks::assign(std::size_t index, Fiber &fiber) const {
-    fiber.stack = base_ + index * (kStackBytes + page_bytes()) + page_bytes();
+    fiber.stack = base_ + page_bytes() + index * kStackBytes;
     fiber.stack_bytes = kStackBytes;
 }
 

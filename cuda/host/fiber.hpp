@@ -10,11 +10,11 @@ namespace emu {
 
 // A saved execution. The scheduler is one too: it runs on the stack of the OS thread that called the launch.
 struct Fiber {
-    void *sp = nullptr;           // saved stack pointer, or the ucontext_t of the fallback
+    void *sp = nullptr;             // saved stack pointer, or the ucontext_t of the fallback
     unsigned char *stack = nullptr; // lowest usable byte; for the scheduler learned from the sanitizer
     std::size_t stack_bytes = 0;
-    void *fake_stack = nullptr;   // AddressSanitizer's handle while this fiber is not running
-    bool finished = false;        // set before the last switch away, so that ASan frees the fake stack
+    void *fake_stack = nullptr; // AddressSanitizer's handle while this fiber is not running
+    bool finished = false;      // set before the last switch away, so that ASan frees the fake stack
 };
 
 // Makes `fiber` start in `entry` on its stack at the next switch to it. `entry` must not return.
@@ -26,8 +26,16 @@ void fiber_switch(Fiber &from, Fiber &to);
 // First call inside `entry`: completes the switch that started the fiber. `from` is the execution that started it.
 void fiber_entered(Fiber &from);
 
-// Stacks for `count` fibers in one mapping. Below each lies an inaccessible page, so that an overflow faults instead of
-// writing into a neighbour. Pages are only taken once touched.
+// Bytes that a sleeping fiber has left on its stack; negative if it has run over the end.
+inline std::ptrdiff_t fiber_stack_left(const Fiber &fiber) {
+    return static_cast<const unsigned char *>(fiber.sp) -
+           fiber.stack; // the fallback's context lies on top of the stack too
+}
+constexpr std::ptrdiff_t kStackReserve = 16 << 10;
+
+// Stacks for `count` fibers in one mapping, an inaccessible page below the lowest. Pages are only taken once touched. A
+// page between any two would cost two mappings per thread, of which a process with many test threads has too few; so
+// the scheduler checks at each stop that a thread has not come near the end of its stack.
 class Stacks {
 public:
     Stacks() = default;

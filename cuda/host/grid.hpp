@@ -1,8 +1,8 @@
 // grid.hpp: the state of one launch: threads, warps, barriers, blocks, and who runs. Everything else is built on it.
 //
-// Model. A launch runs on one OS thread. Each CUDA thread is a fiber that runs until it waits (barrier, warp collective,
-// mbarrier), yields or returns; the scheduler then picks another ready one in an order drawn from the seed. So at any
-// moment exactly one kernel thread executes, and twins need no locks.
+// Model. A launch runs on one OS thread. Each CUDA thread is a fiber that runs until it waits (barrier, warp
+// collective, mbarrier), yields or returns; the scheduler then picks another ready one in an order drawn from the seed.
+// So at any moment exactly one kernel thread executes, and twins need no locks.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,8 +16,9 @@
 namespace emu {
 
 constexpr unsigned kWarpSize = 32;
-constexpr unsigned kMaxThreads = 1024; // per block
-constexpr unsigned kBarriers = 16;     // named barriers per block
+constexpr unsigned kMaxThreads = 1024;   // per block
+constexpr unsigned kBarriers = 16;       // named barriers per block
+constexpr std::size_t kGuardBytes = 256; // on both sides of shared memory
 
 struct Index {
     unsigned x, y, z;
@@ -73,8 +74,8 @@ struct Thread {
     unsigned linear = 0; // x fastest; warp = linear / 32, lane = linear % 32
     std::uint32_t priority = 0;
     State state = State::Ready;
-    bool idle = false;     // last stopped in a poll that brought nothing
-    bool neutral = false;  // last stopped for no reason of its own
+    bool idle = false;    // last stopped in a poll that brought nothing
+    bool neutral = false; // last stopped for no reason of its own
     // While waiting: for what, and where in the source.
     const char *what = "";
     Site site{};
@@ -118,23 +119,23 @@ struct InFlight {
     Thread *issuer = nullptr;
     std::vector<CpAsync> before; // cp.asyncs that must land first
     Site site{};
-    bool late = false;           // lands only when nothing else can run
+    bool late = false; // lands only when nothing else can run
 };
 
 class Races;
 
 struct Block {
-    Index index{};                        // blockIdx
+    Index index{}; // blockIdx
     unsigned linear = 0;
-    unsigned done = 0;                    // threads that returned
+    unsigned done = 0; // threads that returned
     std::vector<Thread> threads;
     std::vector<Warp> warps;
     NamedBarrier barriers[kBarriers];
     std::vector<InFlight> in_flight;
     std::vector<unsigned char> shared_storage;
-    unsigned char *shared = nullptr;      // dynamic shared memory, guard zones around it
+    unsigned char *shared = nullptr; // dynamic shared memory, guard zones around it
     std::size_t shared_bytes = 0;
-    std::unique_ptr<Races> races;         // null unless the kernel is instrumented
+    std::unique_ptr<Races> races; // null unless the kernel is instrumented
     Stacks stacks;
     Block();
     ~Block();
@@ -152,17 +153,20 @@ struct Grid {
     Fiber scheduler;
     void (*body)(const void *params) = nullptr;
     const void *params = nullptr;
-    unsigned candidates = 1; // ready threads compared by priority at each pick
-    unsigned in_flight = 0;  // in all resident blocks
+    const emu_buffer *buffers = nullptr;
+    std::uint32_t n_buffers = 0;
+    unsigned candidates = 1;       // ready threads compared by priority at each pick
+    unsigned in_flight = 0;        // in all resident blocks
     std::uint64_t idle_slices = 0; // since something last went forward
     emu_status status = EMU_OK;
     std::string report;
 };
 
 // The launch of this OS thread. Valid while a kernel runs.
-extern thread_local Grid *t_grid;
+// Defined here so that the compiler sees that it needs no dynamic initialization: an access is one instruction.
+inline thread_local Grid *t_grid = nullptr;
 
-// Called by twins, on the fiber of the current thread -----------------------------------------------------------------
+// Called by twins, on the fiber of the current thread ---------------------------------------------
 
 inline Thread &self() { return *t_grid->current; }
 
@@ -178,8 +182,8 @@ void make_ready(Thread &thread);
 // Ends the launch with a report that names kernel, block and thread. Only from a thread; does not return.
 [[noreturn]] void fail(emu_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// The same from the scheduler, about `thread` or (null) about no thread. Returns; the launch ends before the next slice.
-// The first failure of a launch is kept.
+// The same from the scheduler, about `thread` or (null) about no thread. Returns; the launch ends before the next
+// slice. The first failure of a launch is kept.
 void note_failure(emu_status status, const Block &block, const Thread *thread, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

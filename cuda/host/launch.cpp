@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 
+#include "memory.hpp"
 #include "scheduler.hpp"
 
 namespace emu {
@@ -13,6 +14,7 @@ namespace {
 
 constexpr std::uint64_t kMaxBlocks = 1u << 22;      // the emulator's own limit: beyond it a test would take hours
 constexpr std::uint32_t kMaxSharedBytes = 232448;   // 227 KiB, the most that any supported GPU gives to a block
+constexpr std::uint64_t kMaxBuffers = 64;           // each access looks at all of them
 constexpr std::uint32_t kMaxResidentThreads = 4096; // when the seed decides; a caller may ask for more
 
 // Blocks are kept between launches: property tests launch thousands of times, and stacks are mappings.
@@ -48,7 +50,11 @@ std::string complaint(const Kernel &kernel, const void *params, const emu_launch
         return "grid " + triple(launch.grid) + " is empty, more than a device takes, or more than " +
                std::to_string(kMaxBlocks) + " blocks";
     if (launch.shared_bytes > kMaxSharedBytes)
-        return std::to_string(launch.shared_bytes) + " bytes of shared memory, the most is " + std::to_string(kMaxSharedBytes);
+        return std::to_string(launch.shared_bytes) + " bytes of shared memory, the most is " +
+               std::to_string(kMaxSharedBytes);
+    if (launch.n_buffers > 0 && !launch.buffers) return "a number of buffers, but no buffers";
+    if (launch.n_buffers > kMaxBuffers)
+        return std::to_string(launch.n_buffers) + " buffers, the most is " + std::to_string(kMaxBuffers);
     return {};
 }
 
@@ -75,7 +81,11 @@ void run(Grid &grid, const Kernel &kernel, const emu_launch &launch) {
         }
         grid.resident.push_back(&block);
     }
+    grid.buffers = launch.buffers;
+    grid.n_buffers = static_cast<std::uint32_t>(launch.n_buffers);
+    const std::vector<unsigned char> guards = save_guards(grid);
     run_grid(grid);
+    compare_guards(grid, guards);
 }
 
 } // namespace

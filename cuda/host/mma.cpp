@@ -59,8 +59,8 @@ template <class Type, unsigned K> struct MmaLane {
     typename Type::Out d[4];
 };
 
-// Register r of a fragment holds `per` neighbours along K. Rows of A are groups (lane / 4) and groups + 8, columns of B are
-// groups; along K, a quad's lanes hold 4 * per values per half register set. So with per = 2 (16-bit) or 4 (8-bit):
+// Register r of a fragment holds `per` neighbours along K. Rows of A are groups (lane / 4) and groups + 8, columns of B
+// are groups; along K, a quad's lanes hold 4 * per values per half register set. So with per = 2 (16-bit) or 4 (8-bit):
 //   A register r, element e: row = group + 8 (r % 2), k = per (lane % 4) + e + 4 per (r / 2)
 //   B register r, element e: column = group,          k = per (lane % 4) + e + 4 per r
 //   D register r:            row = group + 8 (r / 2), column = 2 (lane % 4) + r % 2

@@ -2,8 +2,8 @@
 #include "races.hpp"
 
 #include <algorithm>
-#include <cstdio>
-#include <dlfcn.h>
+
+#include "memory.hpp"
 
 namespace emu {
 namespace {
@@ -17,16 +17,6 @@ const char *name(Races::Kind kind) {
     case Races::Kind::Atomic: return "atomically updates";
     default: return "copies asynchronously to";
     }
-}
-
-// "file+0x123", which addr2line turns into a line.
-std::string place(std::uintptr_t pc) {
-    Dl_info info;
-    if (pc == 0 || !dladdr(reinterpret_cast<void *>(pc), &info) || !info.dli_fname) return "";
-    char text[32];
-    std::snprintf(text, sizeof text, "+0x%llx)",
-                  static_cast<unsigned long long>(pc - 1 - reinterpret_cast<std::uintptr_t>(info.dli_fbase)));
-    return std::string(" (") + info.dli_fname + text;
 }
 
 } // namespace
@@ -88,8 +78,8 @@ void Races::record(const Cell &now, Granule &granule, const void *address) {
             const std::size_t offset = static_cast<std::size_t>(static_cast<const unsigned char *>(address) - shared_);
             const char *by = old.thread == threads_ ? "the copy engine" : "thread";
             const std::string who = old.thread == threads_ ? by : by + (" " + std::to_string(old.thread));
-            fail(EMU_RACE, "%s shared memory offset %zu%s, which %s %s%s; nothing orders the two%s", name(now.kind), offset,
-                 place(now.pc).c_str(), who.c_str(), name(old.kind), place(old.pc).c_str(),
+            fail(EMU_RACE, "%s shared memory offset %zu%s, which %s %s%s; nothing orders the two%s", name(now.kind),
+                 offset, place_in_code(now.pc).c_str(), who.c_str(), name(old.kind), place_in_code(old.pc).c_str(),
                  old.kind == Kind::Copy ? " (no wait for the copy)" : "");
         }
         // An ordered access to the same bytes says no more than the new one; so does an earlier one of the same thread.
@@ -185,13 +175,25 @@ void Races::atomic(unsigned thread, const void *p, std::size_t bytes, bool acqui
 
 namespace {
 
-// Misalignment is checked for all memory, since the GPU faults on it anywhere.
+// Misalignment is checked for all memory, since the GPU faults on it anywhere; bounds for shared memory, whose guard
+// zones tell when an access falls beside it.
 void hook(Races::Kind kind, const void *p, std::size_t bytes, bool aligned, std::uintptr_t pc) {
     if (!t_grid || !t_grid->current) return;
     Thread &thread = self();
     if (aligned && reinterpret_cast<std::uintptr_t>(p) % bytes != 0)
-        fail(EMU_BAD_ADDRESS, "%s %zu bytes at address %p, which is misaligned%s", name(kind), bytes, p, place(pc).c_str());
-    if (thread.block->races) thread.block->races->access(thread.linear, kind, p, bytes, pc);
+        fail(EMU_BAD_ADDRESS, "%s %zu bytes at address %p, which is misaligned%s", name(kind), bytes, p,
+             place_in_code(pc).c_str());
+    const Block &block = *thread.block;
+    const auto *byte = static_cast<const unsigned char *>(p);
+    const unsigned char *begin = block.shared, *end = begin + block.shared_bytes;
+    if (byte + bytes <= begin - kGuardBytes || byte >= end + kGuardBytes) {
+        if (t_grid->n_buffers > 0) check_buffers(p, bytes, kind != Races::Kind::Read, name(kind), pc);
+        return;
+    }
+    if (byte < begin || byte + bytes > end)
+        fail(EMU_BAD_ADDRESS, "%s %zu bytes at offset %td, outside its %zu bytes of shared memory%s", name(kind), bytes,
+             byte - begin, block.shared_bytes, place_in_code(pc).c_str());
+    if (block.races) block.races->access(thread.linear, kind, p, bytes, pc);
 }
 
 } // namespace

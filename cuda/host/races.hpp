@@ -1,13 +1,13 @@
 // races.hpp: finds accesses to shared memory that nothing orders, whatever order the seed chose this time.
 //
-// Kernels compiled with -fsanitize=thread call __tsan_read4 and its kin before each memory access. The sanitizer's runtime
-// is not linked; races.cpp answers these calls. Why not ThreadSanitizer itself: it knows neither that a shuffle orders
-// nothing while __syncwarp does, nor that a cp.async writes later, nor kernel, block and thread; it takes over the process;
-// and the calls also tell of misaligned accesses, which a GPU refuses and a host forgives.
+// Kernels compiled with -fsanitize=thread call __tsan_read4 and its kin before each memory access. The sanitizer's
+// runtime is not linked; races.cpp answers these calls. Why not ThreadSanitizer itself: it knows neither that a shuffle
+// orders nothing while __syncwarp does, nor that a cp.async writes later, nor kernel, block and thread; it takes over
+// the process; and the calls also tell of misaligned accesses, which a GPU refuses and a host forgives.
 //
-// Method: vector clocks, as in FastTrack (Flanagan and Freund, PLDI 2009). clock(t)[u] is the last moment of u that t has
-// synchronized with; an access is ordered after an earlier one by u at moment c if clock(t)[u] >= c. Only one block's
-// shared memory is watched, so clocks have one entry per thread of the block, and one for the bulk-copy engine.
+// Method: vector clocks, as in FastTrack (Flanagan and Freund, PLDI 2009). clock(t)[u] is the last moment of u that t
+// has synchronized with; an access is ordered after an earlier one by u at moment c if clock(t)[u] >= c. Only one
+// block's shared memory is watched, so clocks have one entry per thread of the block, and one for the bulk-copy engine.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -54,8 +54,8 @@ private:
         std::uint8_t mask;
         Kind kind;
     };
-    // Four bytes of shared memory. Several readers must be remembered, since a later write must follow all of them; more
-    // than fit push out one another, which loses reports on some seeds, never invents one.
+    // Four bytes of shared memory. Several readers must be remembered, since a later write must follow all of them;
+    // more than fit push out one another, which loses reports on some seeds, never invents one.
     static constexpr unsigned kCells = 8;
     struct Granule {
         std::uint32_t generation = 0; // of the block that wrote the cells; others are void
@@ -78,8 +78,8 @@ private:
     std::vector<Granule> granules_;
     Clock barriers_[kBarriers];
     std::unordered_map<const void *, Phase> phases_;
-    std::unordered_map<const void *, Clock> atomics_;  // what was released to an atomic variable
-    std::vector<Clock> fenced_, seen_;                 // per thread: clock at its last fence; read but not yet fenced
+    std::unordered_map<const void *, Clock> atomics_; // what was released to an atomic variable
+    std::vector<Clock> fenced_, seen_;                // per thread: clock at its last fence; read but not yet fenced
 };
 
 } // namespace emu

@@ -11,8 +11,6 @@
 
 namespace emu {
 
-thread_local Grid *t_grid = nullptr;
-
 Block::Block() = default;
 Block::~Block() = default;
 
@@ -20,8 +18,7 @@ namespace {
 
 // Poison: all ones is a NaN in f32, f16, bf16 and e4m3, -1 in integers, and an mbarrier nobody initialized.
 constexpr int kPoison = 0xFF;
-// Guard zones on both sides of shared memory; a value that kernels do not write by accident.
-constexpr std::size_t kGuardBytes = 256;
+// What the guard zones hold; a value that kernels do not write by accident.
 constexpr unsigned char kGuard = 0xA5;
 constexpr std::size_t kSharedAlignment = 1024; // what the strictest shared-memory layouts ask for
 
@@ -33,8 +30,8 @@ void thread_entry() {
     // A warp collective that waits for this lane would wait for ever.
     for (const WarpOp &op : thread.block->warps[thread.linear / kWarpSize].open) {
         if (op.mask >> thread.linear % kWarpSize & 1)
-            fail(EMU_DIVERGENCE, "returned while lanes 0x%08x of its warp wait for it in %s at %s:%d", op.arrived, op.what,
-                 op.site.file, op.site.line);
+            fail(EMU_DIVERGENCE, "returned while lanes 0x%08x of its warp wait for it in %s at %s:%d", op.arrived,
+                 op.what, op.site.file, op.site.line);
     }
     thread.state = State::Done;
     thread.fiber.finished = true;
@@ -44,7 +41,8 @@ void thread_entry() {
 void lay_out_shared(Block &block, std::size_t bytes) {
     block.shared_storage.resize(kSharedAlignment + 2 * kGuardBytes + bytes);
     const auto start = reinterpret_cast<std::uintptr_t>(block.shared_storage.data()) + kGuardBytes;
-    block.shared = reinterpret_cast<unsigned char *>((start + kSharedAlignment - 1) / kSharedAlignment * kSharedAlignment);
+    block.shared =
+        reinterpret_cast<unsigned char *>((start + kSharedAlignment - 1) / kSharedAlignment * kSharedAlignment);
     block.shared_bytes = bytes;
 }
 
@@ -61,9 +59,9 @@ void start_block(Grid &grid, Block &block, unsigned linear) {
     std::memset(block.shared + block.shared_bytes, kGuard, kGuardBytes);
     if (block.races) block.races->restart(grid.threads, block.shared, block.shared_bytes);
 
-    // Priorities mostly go to warps as a whole: a warp far behind or ahead of the others is what finds missing barriers;
-    // single lanes behind find what is wrong within a warp. (With uniform picks all warps keep nearly the same pace, and a
-    // missing barrier before an overwrite was found for half of the seeds only.)
+    // Priorities mostly go to warps as a whole: a warp far behind or ahead of the others is what finds missing
+    // barriers; single lanes behind find what is wrong within a warp. (With uniform picks all warps keep nearly the
+    // same pace, and a missing barrier before an overwrite was found for half of the seeds only.)
     const bool by_warp = !grid.rng.one_in(4);
     std::uint32_t priority = 0;
     for (Thread &thread : block.threads) {
@@ -88,8 +86,8 @@ void finish_block(Grid &grid, Block &block) {
     for (std::size_t i = 0; i < kGuardBytes; ++i) {
         const bool below = block.shared[-1 - static_cast<std::ptrdiff_t>(i)] != kGuard;
         if (below || block.shared[block.shared_bytes + i] != kGuard) {
-            note_failure(EMU_BAD_ADDRESS, block, nullptr, "a write %zu bytes %s of its %zu bytes of shared memory", i + 1,
-                         below ? "before the start" : "past the end", block.shared_bytes);
+            note_failure(EMU_BAD_ADDRESS, block, nullptr, "a write %zu bytes %s of its %zu bytes of shared memory",
+                         i + 1, below ? "before the start" : "past the end", block.shared_bytes);
             return;
         }
     }
@@ -236,17 +234,18 @@ void check_shared(const void *p, std::size_t bytes, std::size_t alignment, const
     const auto address = reinterpret_cast<std::uintptr_t>(p), base = reinterpret_cast<std::uintptr_t>(block.shared);
     const long long offset = static_cast<long long>(address - base);
     if (address < base || address + bytes > base + block.shared_bytes)
-        fail(EMU_BAD_ADDRESS, "%s at %s:%d: offset %lld, %zu bytes, is outside the %zu bytes of shared memory", what, site.file,
-             site.line, offset, bytes, block.shared_bytes);
+        fail(EMU_BAD_ADDRESS, "%s at %s:%d: offset %lld, %zu bytes, is outside the %zu bytes of shared memory", what,
+             site.file, site.line, offset, bytes, block.shared_bytes);
     if (address % alignment != 0)
-        fail(EMU_BAD_ADDRESS, "%s at %s:%d: shared memory offset %lld is not %zu-byte aligned", what, site.file, site.line,
-             offset, alignment);
+        fail(EMU_BAD_ADDRESS, "%s at %s:%d: shared memory offset %lld is not %zu-byte aligned", what, site.file,
+             site.line, offset, alignment);
 }
 
 void *shared_memory(std::size_t bytes, std::size_t alignment) {
     const Block &block = *self().block;
     if (bytes > block.shared_bytes)
-        fail(EMU_BAD_ADDRESS, "its Smem has %zu bytes, the launch gives %zu bytes of shared memory", bytes, block.shared_bytes);
+        fail(EMU_BAD_ADDRESS, "its Smem has %zu bytes, the launch gives %zu bytes of shared memory", bytes,
+             block.shared_bytes);
     if (alignment > kSharedAlignment) fail(EMU_BAD_ADDRESS, "its Smem asks for alignment %zu", alignment);
     return block.shared;
 }
@@ -301,6 +300,9 @@ void run_grid(Grid &grid) {
         grid.current = &thread;
         fiber_switch(grid.scheduler, thread.fiber);
         grid.current = nullptr;
+        if (fiber_stack_left(thread.fiber) < kStackReserve)
+            note_failure(EMU_TRAP, *thread.block, &thread, "has %td bytes of its stack left: too many local variables",
+                         fiber_stack_left(thread.fiber));
         if (thread.idle) ++grid.idle_slices;
         else if (!thread.neutral) grid.idle_slices = 0;
         if (grid.status == EMU_OK && thread.state == State::Done && ++thread.block->done == grid.threads) {

@@ -17,8 +17,8 @@ void warp_collective(unsigned mask, const char *what, Site site, void *operands,
         fail(EMU_DIVERGENCE, "%s at %s:%d: lane %u is not in its mask 0x%08x", what, site.file, site.line, lane, mask);
     for (unsigned other = 0; other < kWarpSize; ++other) {
         if ((mask >> other & 1) && block.threads[warp_index * kWarpSize + other].state == State::Done)
-            fail(EMU_DIVERGENCE, "%s at %s:%d: mask 0x%08x names lane %u, which has returned", what, site.file, site.line, mask,
-                 other);
+            fail(EMU_DIVERGENCE, "%s at %s:%d: mask 0x%08x names lane %u, which has returned", what, site.file,
+                 site.line, mask, other);
     }
     // Names are compared as text: each translation unit has its own copy of a literal.
     std::size_t at = 0;
@@ -28,8 +28,9 @@ void warp_collective(unsigned mask, const char *what, Site site, void *operands,
     // Some lanes may still be in an operation of fewer lanes; but two operations must not wait for each other's lanes.
     for (const WarpOp &other : warp.open) {
         if (&other != &op && (other.arrived & mask) && (other.mask & (op.arrived | 1u << lane)))
-            fail(EMU_DIVERGENCE, "%s at %s:%d with mask 0x%08x, but lanes 0x%08x of the warp are in %s at %s:%d with mask 0x%08x",
-                 what, site.file, site.line, mask, other.arrived, other.what, other.site.file, other.site.line, other.mask);
+            fail(EMU_DIVERGENCE,
+                 "%s at %s:%d with mask 0x%08x, but lanes 0x%08x of the warp are in %s at %s:%d with mask 0x%08x", what,
+                 site.file, site.line, mask, other.arrived, other.what, other.site.file, other.site.line, other.mask);
     }
 
     warp.lanes[lane] = operands;
@@ -104,7 +105,8 @@ void perform_reduce(unsigned mask, ReduceLane *const *lanes) {
     for (unsigned i = 0; i < kWarpSize; ++i) {
         if (!(mask >> i & 1)) continue;
         const std::uint32_t v = lanes[i]->value;
-        const bool less = lanes[i]->is_signed ? static_cast<std::int32_t>(v) < static_cast<std::int32_t>(total) : v < total;
+        const bool less =
+            lanes[i]->is_signed ? static_cast<std::int32_t>(v) < static_cast<std::int32_t>(total) : v < total;
         if (first) total = v;
         else switch (lanes[i]->kind) {
             case Reduce::Add: total += v; break;
@@ -127,11 +129,12 @@ void sync_warp(unsigned mask, Site site) {
     collective<Nothing, perform_sync>(mask, "__syncwarp", site, nothing);
 }
 
-std::uint64_t shuffle(unsigned mask, std::uint64_t value, Shuffle kind, int operand, int width, const char *what, Site site) {
+std::uint64_t shuffle(unsigned mask, std::uint64_t value, Shuffle kind, int operand, int width, const char *what,
+                      Site site) {
     if (width <= 0 || width > 32 || (width & (width - 1)))
         fail(EMU_DIVERGENCE, "%s at %s:%d: width %d is no power of two up to 32", what, site.file, site.line, width);
     const int lane = static_cast<int>(self().linear % kWarpSize), first = lane / width * width, at = lane - first;
-    operand &= 31;    // as the instruction does
+    operand &= 31;     // as the instruction does
     int source = lane; // out of the segment: the lane's own value
     switch (kind) {
     case Shuffle::Index: source = first + (operand & (width - 1)); break;

@@ -1,5 +1,6 @@
-// warp.hpp: warp collectives. Every lane of the mask publishes its operands and stops; the last one to come performs the
-// operation for the whole warp, as the hardware does, and all go on. Shuffles, votes, ldmatrix and mma are built on it.
+// warp.hpp: warp collectives. Every lane of the mask publishes its operands and stops; the last one to come performs
+// the operation for the whole warp, as the hardware does, and all go on. Shuffles, votes, ldmatrix and mma are built on
+// it.
 #pragma once
 #include <cstring>
 #include <type_traits>
@@ -26,7 +27,8 @@ void collective(unsigned mask, const char *what, Site site, Operands &operands) 
 void sync_warp(unsigned mask, Site site);
 
 enum class Shuffle { Index, Up, Down, Xor };
-std::uint64_t shuffle(unsigned mask, std::uint64_t value, Shuffle kind, int operand, int width, const char *what, Site site);
+std::uint64_t shuffle(unsigned mask, std::uint64_t value, Shuffle kind, int operand, int width, const char *what,
+                      Site site);
 
 unsigned ballot(unsigned mask, bool predicate, const char *what, Site site);
 unsigned match_any(unsigned mask, std::uint64_t value, Site site);

@@ -28,7 +28,7 @@ pub struct Gpu(Arc<Inner>);
 struct Inner {
     runtime: Box<dyn Runtime>,
     /// What [`Error::Driver`] said first.
-    failed: OnceLock<(String, String)>,
+    failed: OnceLock<[String; 3]>,
     /// Bytes held, by label.
     held: Mutex<BTreeMap<&'static str, u64>>,
     capturing: AtomicBool,
@@ -181,12 +181,13 @@ impl Gpu {
 
     /// Calls the runtime, unless an earlier call has failed.
     pub(super) fn call<T>(&self, f: impl FnOnce(&dyn Runtime) -> Result<T>) -> Result<T> {
-        if let Some((call, message)) = self.0.failed.get() {
-            return Err(Error::Driver { gpu: self.name(), call: call.clone(), message: message.clone() });
+        if let Some([gpu, call, message]) = self.0.failed.get().cloned() {
+            return Err(Error::Driver { gpu, call, message });
         }
         f(&*self.0.runtime).inspect_err(|e| {
-            if let Error::Driver { call, message, .. } = e {
-                _ = self.0.failed.set((call.clone(), message.clone())); // Another thread's may have been first.
+            if let Error::Driver { gpu, call, message } = e {
+                let first = [gpu.clone(), call.clone(), message.clone()];
+                _ = self.0.failed.set(first); // Another thread's may have been before it.
             }
         })
     }

@@ -13,7 +13,13 @@ use crate::error::{Error, Result};
 pub struct Graph {
     gpu: Gpu,
     /// `None` only if an update failed.
-    recorded: Option<Box<dyn Recorded>>,
+    work: Option<Work>,
+}
+
+/// Fields are dropped in this order: first what uses the memory.
+#[derive(Debug)]
+struct Work {
+    recorded: Box<dyn Recorded>,
     used: Vec<Arc<Allocation>>,
 }
 
@@ -24,15 +30,10 @@ impl Gpu {
     /// # Errors
     /// Those of `work`; [`Error::Unsupported`] within another capture; [`Error::Driver`].
     pub fn capture(&self, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
-        let (recorded, used) = self.record(None, work)?;
-        Ok(Graph { gpu: self.clone(), recorded: Some(recorded), used })
+        Ok(Graph { gpu: self.clone(), work: Some(self.record(None, work)?) })
     }
 
-    fn record(
-        &self,
-        reuse: Option<Box<dyn Recorded>>,
-        work: impl FnOnce() -> Result<()>,
-    ) -> Result<(Box<dyn Recorded>, Vec<Arc<Allocation>>)> {
+    fn record(&self, reuse: Option<Box<dyn Recorded>>, work: impl FnOnce() -> Result<()>) -> Result<Work> {
         self.outside_capture("a capture", |_| Ok(()))?;
         if !self.start_capture() {
             return Err(Error::unsupported("a capture", "another thread has just begun one"));
@@ -54,14 +55,11 @@ struct Started<'a> {
 }
 
 impl Started<'_> {
-    fn finish(
-        mut self,
-        reuse: Option<Box<dyn Recorded>>,
-    ) -> Result<(Box<dyn Recorded>, Vec<Arc<Allocation>>)> {
+    fn finish(mut self, reuse: Option<Box<dyn Recorded>>) -> Result<Work> {
         self.recording = false;
         let recorded = self.gpu.call(|runtime| runtime.end_capture(reuse));
         let used = self.gpu.stop_capture().used;
-        Ok((recorded?, used))
+        Ok(Work { recorded: recorded?, used })
     }
 }
 
@@ -80,7 +78,7 @@ impl Graph {
     /// # Errors
     /// [`Error::Driver`]; [`Error::Unsupported`] while another graph is captured, or if an update has failed.
     pub fn launch(&mut self) -> Result<()> {
-        let Some(recorded) = &mut self.recorded else {
+        let Some(Work { recorded, .. }) = &mut self.work else {
             return Err(Error::unsupported("a launch of this graph", "its update failed"));
         };
         // SAFETY: `used` holds all memory whose address was handed out while this was recorded.
@@ -93,14 +91,14 @@ impl Graph {
     /// # Errors
     /// As [`Gpu::capture`]; the graph cannot be launched then.
     pub fn update(&mut self, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        let (recorded, used) = self.gpu.record(self.recorded.take(), work)?;
-        self.recorded = Some(recorded);
-        self.used = used;
+        let old = self.work.take();
+        let (reuse, _used) = old.map(|old| (old.recorded, old.used)).unzip();
+        self.work = Some(self.gpu.record(reuse, work)?);
         Ok(())
     }
 
     /// Number of buffers that it keeps.
     pub fn buffers(&self) -> usize {
-        self.used.len()
+        self.work.as_ref().map_or(0, |work| work.used.len())
     }
 }

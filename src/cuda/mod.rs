@@ -7,6 +7,9 @@
 
 mod buffer;
 pub(crate) mod dequantize;
+#[cfg(feature = "cuda")]
+pub mod driver;
+pub mod environment;
 mod gpu;
 mod graph;
 pub(crate) mod norm;
@@ -14,6 +17,7 @@ pub mod roofs;
 pub mod runtime;
 
 pub use buffer::Buffer;
+pub use environment::Environment;
 pub use gpu::Gpu;
 pub use graph::Graph;
 pub use runtime::{Memory, Properties, Runtime};

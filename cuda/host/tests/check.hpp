@@ -32,7 +32,7 @@ struct Register {
 // Reports and goes on; a flood is cut by the caller with RETURN_IF_FAILED.
 #define CHECK(condition, ...)                                                                                          \
     do {                                                                                                               \
-        if (!(condition)) test::note_failure(__FILE__, __LINE__, test::text(" " __VA_ARGS__) + "  [" #condition "]");   \
+        if (!(condition)) test::note_failure(__FILE__, __LINE__, test::text(" " __VA_ARGS__) + "  [" #condition "]");  \
     } while (0)
 #define RETURN_IF_FAILED()                                                                                             \
     do {                                                                                                               \
@@ -67,6 +67,7 @@ public:
     T *data() { return all_.data() + kZone; }
     T &operator[](std::size_t i) { return all_[kZone + i]; }
     std::size_t size() const { return n_; }
+    emu_buffer buffer(bool writable) { return {data(), n_ * sizeof(T), kZone * sizeof(T), writable}; }
     bool intact() const {
         std::vector<unsigned char> zone(kZone * sizeof(T), 0x5A);
         return std::memcmp(all_.data(), zone.data(), zone.size()) == 0 &&
@@ -92,7 +93,8 @@ struct Shape {
 };
 
 template <class Params>
-Outcome launch(emu_kernel *kernel, const Params &params, const Shape &shape, std::uint64_t seed) {
+Outcome launch(emu_kernel *kernel, const Params &params, const Shape &shape, std::uint64_t seed,
+               const std::vector<emu_buffer> &buffers = {}) {
     char report[4096] = "";
     emu_launch l{};
     for (int i = 0; i < 3; ++i) l.grid[i] = shape.grid[i];
@@ -102,6 +104,8 @@ Outcome launch(emu_kernel *kernel, const Params &params, const Shape &shape, std
     l.params_bytes = sizeof(Params);
     l.resident_blocks = shape.resident;
     l.seed = seed;
+    l.buffers = buffers.data();
+    l.n_buffers = buffers.size();
     l.report = report;
     l.report_bytes = sizeof report;
     const int status = kernel(&params, &l);

@@ -1,6 +1,5 @@
 //! The property suites on the emulated GPU: the kernels' own source, run on the host.
 
-#[allow(dead_code)] // Not every operation has a kernel yet.
 #[path = "../../../tests/suites/mod.rs"]
 mod suites;
 
@@ -18,6 +17,7 @@ mod emu {
     crate::suites::dequantize::dequantize_properties!(crate::emu::devices, 48);
     crate::suites::embedding::embedding_properties!(crate::emu::devices, 48);
     crate::suites::norm::norm_properties!(crate::emu::devices, 24);
+    crate::suites::memory::memory_properties!(crate::emu::devices, 1);
     crate::suites::roofs::roofs_properties!(crate::emu::devices, 24);
     crate::suites::tensor::tensor_properties!(crate::emu::devices, 1);
 }

@@ -1,5 +1,5 @@
-// pipeline: sums the rows of a matrix; one warp brings rows by cp.async.bulk through a ring of mbarriers, others add. The
-// shape of a warp-specialized kernel, with faults.
+// pipeline: sums the rows of a matrix; one warp brings rows by cp.async.bulk through a ring of mbarriers, others add.
+// The shape of a warp-specialized kernel, with faults.
 //
 // Math    y[r] = sum_c x[r][c]
 // Shapes  x [rows, 64] f32, y [rows]; block b owns rows b, b + gridDim.x, ...
@@ -15,18 +15,18 @@ typedef struct {
 
 enum class PipelineFault {
     None,
-    NoFullWait,            // consumers do not wait for the bytes
-    NoEmptyWait,           // the producer overwrites rows that are still read
-    NoBarrierAfterInit,    // mbarriers used before they are there
-    TooManyBytesExpected,  // the phase never completes
-    TooFewBytesExpected,   // completes early, or counts below zero
-    WrongParity,           // consumers wait for the phase before
-    NoArrive,              // consumers never free a stage
-    TooManyArrivals,       // every lane arrives where one per warp was meant
-    NamedBarrierTooSmall,  // 96 of 128 threads expected
-    NamedBarrierTooLarge,  // 160 of 128 threads expected
-    NamedBarrierMismatch,  // one warp expects another number
-    NoNamedBarrier,        // partial sums read before they are there
+    NoFullWait,           // consumers do not wait for the bytes
+    NoEmptyWait,          // the producer overwrites rows that are still read
+    NoBarrierAfterInit,   // mbarriers used before they are there
+    TooManyBytesExpected, // the phase never completes
+    TooFewBytesExpected,  // completes early, or counts below zero
+    WrongParity,          // consumers wait for the phase before
+    NoArrive,             // consumers never free a stage
+    TooManyArrivals,      // every lane arrives where one per warp was meant
+    NamedBarrierTooSmall, // 96 of 128 threads expected
+    NamedBarrierTooLarge, // 160 of 128 threads expected
+    NamedBarrierMismatch, // one warp expects another number
+    NoNamedBarrier,       // partial sums read before they are there
 };
 
 template <PipelineFault kFault> struct Pipeline {
@@ -67,8 +67,8 @@ template <PipelineFault kFault> struct Pipeline {
             for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
             if (lane == 0) s.partial[stage][warp] = sum;
 
-            const unsigned threads = kFault == PipelineFault::NamedBarrierTooSmall   ? 96
-                                     : kFault == PipelineFault::NamedBarrierTooLarge ? 160
+            const unsigned threads = kFault == PipelineFault::NamedBarrierTooSmall                ? 96
+                                     : kFault == PipelineFault::NamedBarrierTooLarge              ? 160
                                      : kFault == PipelineFault::NamedBarrierMismatch && warp == 2 ? 96
                                                                                                   : 128;
             if (kFault != PipelineFault::NoNamedBarrier) bar_sync(1, threads);

@@ -26,7 +26,8 @@ template <HistogramFault kFault> struct Histogram {
         if (threadIdx.x < 64) s.bins[threadIdx.x] = 0;
         if (kFault != HistogramFault::NoBarrierAfterClear) __syncthreads();
         for (int i = threadIdx.x; i < p.n; i += 128) {
-            const bool plain = kFault == HistogramFault::PlainAdd || (kFault == HistogramFault::PlainMixed && threadIdx.x < 32);
+            const bool plain =
+                kFault == HistogramFault::PlainAdd || (kFault == HistogramFault::PlainMixed && threadIdx.x < 32);
             if (plain) s.bins[p.x[i]] += 1;
             else atomicAdd(&s.bins[p.x[i]], 1u);
         }

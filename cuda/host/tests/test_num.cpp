@@ -60,7 +60,9 @@ TEST(num_decodes_every_value) {
         if (magnitude < kF16.values) CHECK(same(h, sign * kF16.value(magnitude)), "f16 %04x", bits);
         else CHECK(magnitude == kF16.values ? std::isinf(h) && (h < 0) == (sign < 0) : std::isnan(h), "f16 %04x", bits);
         if (magnitude < kBf16.values) CHECK(same(b, sign * kBf16.value(magnitude)), "bf16 %04x", bits);
-        else CHECK(magnitude == kBf16.values ? std::isinf(b) && (b < 0) == (sign < 0) : std::isnan(b), "bf16 %04x", bits);
+        else
+            CHECK(magnitude == kBf16.values ? std::isinf(b) && (b < 0) == (sign < 0) : std::isnan(b), "bf16 %04x",
+                  bits);
         RETURN_IF_FAILED();
     }
     for (int bits = 0; bits < 256; ++bits) {

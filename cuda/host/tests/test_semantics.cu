@@ -1,5 +1,5 @@
-// test_semantics.cu: what the emulator promises beyond single instructions: indices, barriers with counts, blocks that run
-// side by side, seeded order, and the text of its reports.
+// test_semantics.cu: what the emulator promises beyond single instructions: indices, barriers with counts, blocks that
+// run side by side, seeded order, and the text of its reports.
 #include <set>
 
 #include "check.hpp"
@@ -38,7 +38,8 @@ __device__ void block_votes(const Params &p) {
     p.out[threadIdx.x] = odd << 8 | all << 1 | any;
 }
 
-// Warp 0 fills, warps 1 and 2 read; two named barriers hand the buffer back and forth, the one who need not wait arrives.
+// Warp 0 fills, warps 1 and 2 read; two named barriers hand the buffer back and forth, the one who need not wait
+// arrives.
 __device__ void hand_over(const Params &p) {
     Words &s = smem<Words>();
     const int t = threadIdx.x;
@@ -88,7 +89,7 @@ __device__ void grid_barrier(const Params &p) {
 // Order in which blocks begin, and in which the threads of a block run.
 __device__ void order(const Params &p) { p.out[atomicAdd(p.state, 1u)] = blockIdx.x * 32 + threadIdx.x; }
 
-// One mistake each, chosen by n ----------------------------------------------------------------------------------------
+// One mistake each, chosen by n -------------------------------------------------------------------
 
 __device__ void mistakes(const Params &p) {
     struct Smem {
@@ -173,6 +174,14 @@ __device__ void mistakes(const Params &p) {
 
 constexpr uint32_t kMistakeBytes = 48;
 
+// More local variables than a thread's stack holds.
+__device__ void too_deep(const Params &p) {
+    volatile char locals[120 << 10];
+    for (int i = 0; i < (120 << 10); i += 64) locals[i] = 1;
+    __syncthreads();
+    p.out[threadIdx.x] = locals[64];
+}
+
 } // namespace
 
 KERNEL_ENTRY(indices, Params, 64, indices)
@@ -182,12 +191,13 @@ KERNEL_ENTRY(last_block, Params, 32, last_block)
 KERNEL_ENTRY(grid_barrier, Params, 64, grid_barrier)
 KERNEL_ENTRY(order, Params, 32, order)
 KERNEL_ENTRY(mistakes, Params, 64, mistakes)
+KERNEL_ENTRY(too_deep, Params, 32, too_deep)
 
 TEST(semantics_indices) {
     Buffers b(24 * 64);
     char report[512] = "";
     const Params p = b.params();
-    const emu_launch l{{2, 3, 4}, {8, 4, 2}, 0, sizeof p, 0, 7, report, sizeof report};
+    const emu_launch l{{2, 3, 4}, {8, 4, 2}, 0, sizeof p, 0, 7, nullptr, 0, report, sizeof report};
     CHECK(emu_indices(&p, &l) == EMU_OK, "%s", report);
     for (unsigned block = 0; block < 24; ++block)
         for (unsigned t = 0; t < 64; ++t)
@@ -277,16 +287,28 @@ TEST(semantics_reports) {
             const auto end = test::launch(emu_mistakes, b.params(n), {{3, 1, 1}, 64, kMistakeBytes}, seed);
             CHECK(end.status == want[n].status, "mistake %d: status %d: %s", n, end.status, end.report.c_str());
             CHECK(end.report.rfind("kernel mistakes, block (", 0) == 0, "%s", end.report.c_str());
-            CHECK(!want[n].text || end.report.find(want[n].text) != std::string::npos, "mistake %d: %s", n, end.report.c_str());
+            CHECK(!want[n].text || end.report.find(want[n].text) != std::string::npos, "mistake %d: %s", n,
+                  end.report.c_str());
             CHECK(n == 6 || b.out.intact());
         }
+}
+
+TEST(semantics_stacks_are_watched) {
+    Buffers b(32);
+    const auto end = test::launch(emu_too_deep, b.params(), {{1, 1, 1}, 32, 0}, 1);
+#ifdef __SANITIZE_ADDRESS__ // stacks are larger there
+    CHECK(end.status == EMU_OK, "%s", end.report.c_str());
+#else
+    CHECK(end.status == EMU_TRAP && end.report.find("of its stack left") != std::string::npos, "%s",
+          end.report.c_str());
+#endif
 }
 
 TEST(semantics_launches_are_checked) {
     Buffers b(64);
     const Params p = b.params(99);
     char report[512];
-    const emu_launch good{{1, 1, 1}, {64, 1, 1}, kMistakeBytes, sizeof p, 0, 1, report, sizeof report};
+    const emu_launch good{{1, 1, 1}, {64, 1, 1}, kMistakeBytes, sizeof p, 0, 1, nullptr, 0, report, sizeof report};
     CHECK(emu_mistakes(&p, &good) == EMU_OK, "%s", report);
     auto refused = [&](emu_launch l, const char *text) {
         report[0] = 0;
@@ -303,6 +325,9 @@ TEST(semantics_launches_are_checked) {
     l = good, l.params_bytes = 8, refused(l, "params of 8 bytes");
     CHECK(emu_mistakes(nullptr, &good) == EMU_BAD_LAUNCH && std::strstr(report, "no params"));
     CHECK(emu_mistakes(&p, nullptr) == EMU_BAD_LAUNCH);
+    l = good, l.n_buffers = 1, refused(l, "but no buffers");
+    const emu_buffer buffer = b.out.buffer(true);
+    l = good, l.buffers = &buffer, l.n_buffers = 65, refused(l, "65 buffers");
     // A report that does not fit is cut; none is asked for.
     char small[10];
     l = good, l.block[0] = 32, l.report = small, l.report_bytes = sizeof small;

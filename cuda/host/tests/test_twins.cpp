@@ -1,5 +1,5 @@
-// test_twins.cpp: each twin against a scalar definition written here, from the layouts and formulas of the PTX ISA, with
-// nothing of the emulator's own code but the decoding of small floats (which test_num.cpp checks).
+// test_twins.cpp: each twin against a scalar definition written here, from the layouts and formulas of the PTX ISA,
+// with nothing of the emulator's own code but the decoding of small floats (which test_num.cpp checks).
 #include <algorithm>
 #include <cmath>
 
@@ -21,8 +21,12 @@ struct Run {
     Run(int words_in, int words_out)
         : words_in(words_in), words_out(words_out), in(kBlocks * 32u * static_cast<unsigned>(words_in)),
           out(kBlocks * 32u * static_cast<unsigned>(words_out), 0xdeadbeefu) {}
-    uint32_t &get(int block, int word, int lane) { return in[static_cast<size_t>((block * words_in + word) * 32 + lane)]; }
-    uint32_t got(int block, int word, int lane) { return out[static_cast<size_t>((block * words_out + word) * 32 + lane)]; }
+    uint32_t &get(int block, int word, int lane) {
+        return in[static_cast<size_t>((block * words_in + word) * 32 + lane)];
+    }
+    uint32_t got(int block, int word, int lane) {
+        return out[static_cast<size_t>((block * words_out + word) * 32 + lane)];
+    }
     // Each lane's word as laid out for copies: block, then 32-word rows.
     uint32_t flat(int block, int i) { return in[static_cast<size_t>(block * words_in * 32 + i)]; }
     void run(emu_kernel *kernel, uint64_t seed) {
@@ -79,7 +83,8 @@ template <class Decode> void check_mma_float(emu_kernel *kernel, int k, int per,
         for (int block = 0; block < kBlocks; ++block) // `mask` keeps exponents where no sum overflows
             for (int lane = 0; lane < 32; ++lane) {
                 for (int w = 0; w < 6; ++w) r.get(block, w, lane) &= mask;
-                for (int w = 6; w < 10; ++w) r.get(block, w, lane) = f32_bits((float)(int)r.get(block, w, lane) * 1e-9f);
+                for (int w = 6; w < 10; ++w)
+                    r.get(block, w, lane) = f32_bits((float)(int)r.get(block, w, lane) * 1e-9f);
             }
         r.run(kernel, seed);
         mma_outputs(r, k, per, decode, [](uint32_t c, const std::vector<double> &products, uint32_t got) {
@@ -88,7 +93,8 @@ template <class Decode> void check_mma_float(emu_kernel *kernel, int k, int per,
             for (double p : products) sum += p, size += std::fabs(p);
             // One rounding to f32, plus the rounding of a double sum.
             const double error = std::fabs((double)(f32_from_bits(got) - sum));
-            CHECK(error <= std::ldexp(std::fabs((double)sum), -24) + std::ldexp(size, -48), "%g for %Lg", f32_from_bits(got), sum);
+            CHECK(error <= std::ldexp(std::fabs((double)sum), -24) + std::ldexp(size, -48), "%g for %Lg",
+                  f32_from_bits(got), sum);
         });
         RETURN_IF_FAILED();
     }
@@ -99,12 +105,13 @@ template <class F> void check_mma_integer(emu_kernel *kernel, int words_in, int 
         Run r(words_in, 4);
         fill_random(r, seed);
         r.run(kernel, seed);
-        mma_outputs(r, k, 4, [](uint32_t bits) { return (double)(int8_t)bits; },
-                    [](uint32_t c, const std::vector<double> &products, uint32_t got) {
-                        long long sum = (int32_t)c;
-                        for (double p : products) sum += (long long)p;
-                        CHECK(got == (uint32_t)sum, "%d for %lld", (int)got, sum);
-                    });
+        mma_outputs(
+            r, k, 4, [](uint32_t bits) { return (double)(int8_t)bits; },
+            [](uint32_t c, const std::vector<double> &products, uint32_t got) {
+                long long sum = (int32_t)c;
+                for (double p : products) sum += (long long)p;
+                CHECK(got == (uint32_t)sum, "%d for %lld", (int)got, sum);
+            });
         RETURN_IF_FAILED();
     }
 }
@@ -112,13 +119,16 @@ template <class F> void check_mma_integer(emu_kernel *kernel, int words_in, int 
 } // namespace
 
 TEST(twin_mma_bf16) {
-    check_mma_float(emu_twin_mma_bf16, 16, 2, 0xbfffbfff, [](uint32_t b) { return (double)bf16_to_f32_soft((uint16_t)b); });
+    check_mma_float(emu_twin_mma_bf16, 16, 2, 0xbfffbfff,
+                    [](uint32_t b) { return (double)bf16_to_f32_soft((uint16_t)b); });
 }
 TEST(twin_mma_f16) {
-    check_mma_float(emu_twin_mma_f16, 16, 2, 0xbfffbfff, [](uint32_t b) { return (double)f16_to_f32_soft((uint16_t)b); });
+    check_mma_float(emu_twin_mma_f16, 16, 2, 0xbfffbfff,
+                    [](uint32_t b) { return (double)f16_to_f32_soft((uint16_t)b); });
 }
 TEST(twin_mma_e4m3) {
-    check_mma_float(emu_twin_mma_e4m3, 32, 4, 0xbfbfbfbf, [](uint32_t b) { return (double)e4m3_to_f32_soft((uint8_t)b); });
+    check_mma_float(emu_twin_mma_e4m3, 32, 4, 0xbfbfbfbf,
+                    [](uint32_t b) { return (double)e4m3_to_f32_soft((uint8_t)b); });
 }
 TEST(twin_mma_s8) {
     check_mma_integer(emu_twin_mma_s8_k32, 10, 32, 0);
@@ -158,7 +168,8 @@ TEST(twin_shuffles) {
         each_lane([&](int block, int l) {
             auto v = [&](int lane) { return r.get(block, 0, lane); };
             auto want = [&](int word, uint32_t value) {
-                CHECK(r.got(block, word, l) == value, "word %d lane %d: %x, want %x", word, l, r.got(block, word, l), value);
+                CHECK(r.got(block, word, l) == value, "word %d lane %d: %x, want %x", word, l, r.got(block, word, l),
+                      value);
             };
             const int source = (int)(r.get(block, 1, l) % 32), delta = (int)(r.get(block, 1, 0) / 32 % 32);
             auto segment = [&](int width) { return l / width * width; };
@@ -189,7 +200,8 @@ TEST(twin_votes) {
         r.run(emu_twin_votes, seed);
         each_lane([&](int block, int l) {
             auto want = [&](int word, uint32_t value) {
-                CHECK(r.got(block, word, l) == value, "word %d lane %d: %x, want %x", word, l, r.got(block, word, l), value);
+                CHECK(r.got(block, word, l) == value, "word %d lane %d: %x, want %x", word, l, r.got(block, word, l),
+                      value);
             };
             auto v = [&](int lane) { return r.get(block, 0, lane); };
             auto small = [&](int lane) { return r.get(block, 1, lane) % 4; };
@@ -264,7 +276,8 @@ TEST(twin_copies_and_loads) {
             }
             CHECK(sizes.got(block, 6, l) == sizes.flat(block, 192 + o));
             CHECK(sizes.got(block, 13, l) == cut(sizes.flat(block, 192 + o), 0, kept4));
-            CHECK(loads.got(block, 4, l) == loads.flat(block, 4 * o) && loads.got(block, 5, l) == loads.flat(block, 4 * o + 3));
+            CHECK(loads.got(block, 4, l) == loads.flat(block, 4 * o) &&
+                  loads.got(block, 5, l) == loads.flat(block, 4 * o + 3));
             for (int i = 0; i < 4; ++i) CHECK(loads.got(block, 8 + i, l) == loads.flat(block, 32 * i + l));
         });
         RETURN_IF_FAILED();
@@ -285,10 +298,12 @@ TEST(twin_atomics) {
                 add += v, sum += w, wide += (uint64_t)v << 20, bits_or |= v & w, bits_and &= v | w, bits_xor ^= v;
                 most = std::max(most, v), least = std::min(least, v), least_signed = std::min(least_signed, (int32_t)v);
             }
-            const uint32_t want[12] = {add,      most,           least,                 (uint32_t)least_signed, bits_or, bits_and,
-                                       bits_xor, (uint32_t)wide, (uint32_t)(wide >> 32), sum, sum | 1, 0};
+            const uint32_t want[12] = {add,      most,     least,          (uint32_t)least_signed, bits_or,
+                                       bits_and, bits_xor, (uint32_t)wide, (uint32_t)(wide >> 32), sum,
+                                       sum | 1,  0};
             for (int word = 0; word < 12; ++word)
-                CHECK(r.got(block, word, l) == want[word], "word %d: %x, want %x", word, r.got(block, word, l), want[word]);
+                CHECK(r.got(block, word, l) == want[word], "word %d: %x, want %x", word, r.got(block, word, l),
+                      want[word]);
         });
         RETURN_IF_FAILED();
     }

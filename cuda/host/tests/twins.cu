@@ -80,8 +80,8 @@ __device__ __forceinline__ void ldmatrix(const twins_params &p) {
 __device__ __forceinline__ void shuffles(const twins_params &p) {
     const Lane lane(p, 3, 13);
     const uint32_t v = lane.word(0);
-    const int source = lane.word(1) % 32;                                      // any lane, per lane
-    const int delta = (int)(__shfl_sync(~0u, lane.word(1), 0) / 32 % 32);      // uniform
+    const int source = lane.word(1) % 32;                                 // any lane, per lane
+    const int delta = (int)(__shfl_sync(~0u, lane.word(1), 0) / 32 % 32); // uniform
     const unsigned long long wide = (unsigned long long)lane.word(2) << 32 | v;
     lane.put(0, __shfl_sync(~0u, v, source));
     lane.put(1, __shfl_sync(~0u, v, source, 8));
@@ -187,8 +187,8 @@ __device__ __forceinline__ void approximations(const twins_params &p) {
     lane.put(6, __fdividef(1.f, x));
 }
 
-// Each lane copies 4, 8 and 16 bytes, whole and with a zero-filled tail. Words 0 to 3 of all lanes are the source, which
-// lies lane after lane in `in` (word-major, so 128 bytes per word): any aligned place will do.
+// Each lane copies 4, 8 and 16 bytes, whole and with a zero-filled tail. Words 0 to 3 of all lanes are the source,
+// which lies lane after lane in `in` (word-major, so 128 bytes per word): any aligned place will do.
 __device__ __forceinline__ void cp_async_sizes(const twins_params &p) {
     struct Smem {
         uint4 whole16[32], tail16[32];

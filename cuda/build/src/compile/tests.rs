@@ -131,7 +131,8 @@ fn a_family_gets_the_architectures_that_suit_it() {
 
     let images = project.images("90a", &project.toolkit()).unwrap();
     assert!(images[1].archs.is_empty() && !images[1].compiled);
-    let table = images_rs(&images);
+    let table = images_rs(&images, Some((13, 0)));
+    assert!(table.contains("NVCC: Option<&str> = Some(\"13.0\");"), "{table}");
     assert!(table.contains("Image { unit: \"mul.0\", archs: &[], bytes: &[] },"), "{table}");
     assert!(table.contains("Image { unit: \"add.0\", archs: &[\"sm_90a\"], bytes: &Aligned("), "{table}");
     for wrong in ["", "90a,", "sm_90", "9", "120aa", "compute_", "0120"] {

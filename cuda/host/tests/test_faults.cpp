@@ -1,11 +1,24 @@
-// test_faults.cu: correct kernels pass for every seed; each planted fault is caught, by a report of the emulator or by a
-// wrong or misplaced result, for nearly every seed.
+// test_faults.cpp: correct kernels pass for every seed; each planted fault is caught, by a report of the emulator or by
+// a wrong or misplaced result, for nearly every seed.
 #include <cmath>
 
 #include "check.hpp"
 #include "gemm.cuh"
 #include "pipeline.cuh"
 #include "small.cuh"
+
+extern "C" emu_kernel emu_gemm_None, emu_gemm_NoBarrierBeforeUse, emu_gemm_NoBarrierBeforeOverwrite, emu_gemm_NoWait,
+    emu_gemm_WaitOneTooFew, emu_gemm_SwappedFragment, emu_gemm_TailRow, emu_gemm_TailK, emu_gemm_LdmatrixRow;
+extern "C" emu_kernel emu_pipeline_None, emu_pipeline_NoFullWait, emu_pipeline_NoEmptyWait,
+    emu_pipeline_NoBarrierAfterInit, emu_pipeline_TooManyBytesExpected, emu_pipeline_TooFewBytesExpected,
+    emu_pipeline_WrongParity, emu_pipeline_NoArrive, emu_pipeline_TooManyArrivals, emu_pipeline_NamedBarrierTooSmall,
+    emu_pipeline_NamedBarrierTooLarge, emu_pipeline_NamedBarrierMismatch, emu_pipeline_NoNamedBarrier;
+extern "C" emu_kernel emu_histogram_None, emu_histogram_NoBarrierAfterClear, emu_histogram_NoBarrierBeforeRead,
+    emu_histogram_PlainAdd, emu_histogram_PlainMixed;
+extern "C" emu_kernel emu_scan_None, emu_scan_NoBarrierAfterRead, emu_scan_NoBarrierAfterWrite,
+    emu_scan_DivergentBarrier, emu_scan_BarrierInHalfWarp;
+extern "C" emu_kernel emu_norm_None, emu_norm_EarlyLaneExit, emu_norm_OneLaneTooShort, emu_norm_DivergentShuffle,
+    emu_norm_TailColumn, emu_norm_WarpExchange;
 
 namespace {
 
@@ -44,16 +57,16 @@ Tally gemm(emu_kernel *kernel, int m, int n, int k) {
     for (int seed = 0; seed < kSeeds; ++seed) {
         test::Guarded<float> c(static_cast<size_t>(m) * n, NAN);
         const gemm_params p{a.data(), b.data(), sa.data(), sb.data(), c.data(), m, n, k};
-        const auto end = test::launch(kernel, p,
-                                      {{(unsigned)(n + 63) / 64, (unsigned)(m + 63) / 64, 1},
-                                       128,
-                                       sizeof(Gemm<GemmFault::None>::Smem)},
-                                      seed);
+        const auto end = test::launch(
+            kernel, p,
+            {{(unsigned)(n + 63) / 64, (unsigned)(m + 63) / 64, 1}, 128, sizeof(Gemm<GemmFault::None>::Smem)}, seed,
+            {a.buffer(false), b.buffer(false), sa.buffer(false), sb.buffer(false), c.buffer(true)});
         bool right = c.intact();
         for (int i = 0; i < m && right; ++i)
             for (int j = 0; j < n; ++j) {
                 int sum = 0;
-                for (int t = 0; t < k; ++t) sum += a[static_cast<size_t>(i) * k + t] * b[static_cast<size_t>(j) * k + t];
+                for (int t = 0; t < k; ++t)
+                    sum += a[static_cast<size_t>(i) * k + t] * b[static_cast<size_t>(j) * k + t];
                 right &= c[static_cast<size_t>(i) * n + j] == sa[i] * sb[j] * (float)sum;
             }
         tally.add(end, right);
@@ -69,8 +82,7 @@ Tally pipeline(emu_kernel *kernel, int rows) {
     for (int seed = 0; seed < kSeeds; ++seed) {
         test::Guarded<float> y(rows, NAN);
         const pipeline_params p{x.data(), y.data(), rows};
-        const auto end =
-            test::launch(kernel, p, {{3, 1, 1}, 160, sizeof(Pipeline<PipelineFault::None>::Smem)}, seed);
+        const auto end = test::launch(kernel, p, {{3, 1, 1}, 160, sizeof(Pipeline<PipelineFault::None>::Smem)}, seed);
         bool right = y.intact();
         for (int r = 0; r < rows; ++r) {
             float sum = 0;
@@ -125,11 +137,12 @@ Tally norm(emu_kernel *kernel, int n) {
     for (int seed = 0; seed < kSeeds; ++seed) {
         test::Guarded<float> y(static_cast<size_t>(rows) * n, NAN);
         const norm_params p{x.data(), y.data(), rows, n};
-        const auto end = test::launch(kernel, p, {{3, 1, 1}, 128, 16}, seed);
+        const auto end = test::launch(kernel, p, {{3, 1, 1}, 128, 16}, seed, {x.buffer(false), y.buffer(true)});
         bool right = y.intact();
         for (int r = 0; r < rows; ++r) {
             double sum = 0;
-            for (int c = 0; c < n; ++c) sum += (double)x[static_cast<size_t>(r) * n + c] * x[static_cast<size_t>(r) * n + c];
+            for (int c = 0; c < n; ++c)
+                sum += (double)x[static_cast<size_t>(r) * n + c] * x[static_cast<size_t>(r) * n + c];
             for (int c = 0; c < n; ++c) {
                 const double want = x[static_cast<size_t>(r) * n + c] / std::sqrt(sum);
                 right &= std::fabs(y[static_cast<size_t>(r) * n + c] - want) < 1e-5;
@@ -141,17 +154,6 @@ Tally norm(emu_kernel *kernel, int n) {
 }
 
 } // namespace
-
-#define GEMM(fault) KERNEL_ENTRY(gemm_##fault, gemm_params, 128, Gemm<GemmFault::fault>::run)
-GEMM(None)
-GEMM(NoBarrierBeforeUse)
-GEMM(NoBarrierBeforeOverwrite)
-GEMM(NoWait)
-GEMM(WaitOneTooFew)
-GEMM(SwappedFragment)
-GEMM(TailRow)
-GEMM(TailK)
-GEMM(LdmatrixRow)
 
 TEST(faultless_gemm) {
     for (int m : {1, 63, 64, 65})
@@ -170,21 +172,6 @@ TEST(faults_in_gemm) {
     CAUGHT(LdmatrixRow);
 #undef CAUGHT
 }
-
-#define PIPELINE(fault) KERNEL_ENTRY(pipeline_##fault, pipeline_params, 160, Pipeline<PipelineFault::fault>::run)
-PIPELINE(None)
-PIPELINE(NoFullWait)
-PIPELINE(NoEmptyWait)
-PIPELINE(NoBarrierAfterInit)
-PIPELINE(TooManyBytesExpected)
-PIPELINE(TooFewBytesExpected)
-PIPELINE(WrongParity)
-PIPELINE(NoArrive)
-PIPELINE(TooManyArrivals)
-PIPELINE(NamedBarrierTooSmall)
-PIPELINE(NamedBarrierTooLarge)
-PIPELINE(NamedBarrierMismatch)
-PIPELINE(NoNamedBarrier)
 
 TEST(faultless_pipeline) {
     for (int rows : {1, 2, 3, 7, 40}) judge("pipeline", pipeline(emu_pipeline_None, rows), 0);
@@ -205,28 +192,6 @@ TEST(faults_in_pipeline) {
     CAUGHT(NoNamedBarrier);
 #undef CAUGHT
 }
-
-#define HISTOGRAM(fault) KERNEL_ENTRY(histogram_##fault, histogram_params, 128, Histogram<HistogramFault::fault>::run)
-HISTOGRAM(None)
-HISTOGRAM(NoBarrierAfterClear)
-HISTOGRAM(NoBarrierBeforeRead)
-HISTOGRAM(PlainAdd)
-HISTOGRAM(PlainMixed)
-
-#define SCAN(fault) KERNEL_ENTRY(scan_##fault, scan_params, 128, Scan<ScanFault::fault>::run)
-SCAN(None)
-SCAN(NoBarrierAfterRead)
-SCAN(NoBarrierAfterWrite)
-SCAN(DivergentBarrier)
-SCAN(BarrierInHalfWarp)
-
-#define NORM(fault) KERNEL_ENTRY(norm_##fault, norm_params, 128, Norm<NormFault::fault>::run)
-NORM(None)
-NORM(EarlyLaneExit)
-NORM(OneLaneTooShort)
-NORM(DivergentShuffle)
-NORM(TailColumn)
-NORM(WarpExchange)
 
 TEST(faultless_small) {
     judge("histogram", histogram(emu_histogram_None), 0);
