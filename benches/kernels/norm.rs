@@ -1,0 +1,121 @@
+//! Norms between the linear layers. Goals: 2.0 us for up to 32 rows of 6144 with residual and quants, 85 % of the copy
+//! roof for 8192.
+
+use criterion::Criterion;
+use glm5::ops::norm::{layer_norm, norm_quantize, reference, rms_norm, rms_norm_cols};
+use glm5::quant::ActBlockSize::{self, B32, B256};
+use glm5::tensor::{QuantizedRows, Tensor};
+
+use crate::blocks::Rng;
+use crate::{Bench, Row};
+
+const EPS: f32 = 1e-5;
+
+pub fn benches(bench: &Bench, c: &mut Criterion) {
+    for rows in [1, 2, 8, 32, 128] {
+        add_norm_quantize(bench, c, rows, 6144, B32, false);
+    }
+    add_norm_quantize(bench, c, 1, 6144, B32, true);
+    add_norm_quantize(bench, c, 32, 6144, B256, false);
+    for (rows, keep_y) in [(512, false), (2048, false), (8192, false), (8192, true)] {
+        add_norm_quantize(bench, c, rows, 6144, B256, keep_y);
+    }
+    for rows in [1, 32, 8192] {
+        plain(bench, c, rows, 2048, 2048); // q_a_norm
+        plain(bench, c, rows, 576, 512); // kv_a_norm, in place
+        layer(bench, c, rows, 128); // the key of the indexer
+    }
+}
+
+/// Rows, and sets of buffers for `bytes` a launch, with what to call them: few rows are in L2 when a layer normalizes them.
+fn sizes(bench: &Bench, rows: usize, bytes: impl Fn(usize) -> usize) -> (usize, usize, &'static str) {
+    let rows = if bench.measured { rows } else { rows.min(3) };
+    match bytes(rows) < 4 << 20 {
+        true => (rows, 4, ", L2-warm"),
+        false => (rows, bench.sets(bytes(rows)), ""),
+    }
+}
+
+fn tensors(bench: &Bench, sets: usize, cols: usize, values: &[f32]) -> Vec<Tensor> {
+    let rows = values.len() / cols;
+    (0..sets).map(|_| Tensor::from_vec(&bench.device, rows, cols, values.to_vec()).unwrap()).collect()
+}
+
+fn close(what: &str, got: &[f32], want: &[f64]) {
+    let off = |(got, want): (&f32, &f64)| (f64::from(*got) - want).abs() / (1e-3 + want.abs());
+    let worst = got.iter().zip(want).map(off).fold(0.0, f64::max);
+    assert!(got.len() == want.len() && worst < 1e-5, "{what}: off by {worst:e}");
+}
+
+fn add_norm_quantize(
+    bench: &Bench,
+    c: &mut Criterion,
+    rows: usize,
+    n: usize,
+    block: ActBlockSize,
+    keep_y: bool,
+) {
+    // x read and written, r read; y; quants, scales, sums. The weights of the norm stay in L2.
+    let per_value = 12.0 + if keep_y { 4.0 } else { 0.0 } + 1.0 + 4.0 / block.elems() as f64 + 2.0 / 16.0;
+    let (rows, sets, warm) = sizes(bench, rows, |rows| (per_value * (rows * n) as f64) as usize + 4 * n);
+    let rng = &mut Rng(7);
+    let (x, r, w) = (rng.normals(rows * n), rng.normals(rows * n), rng.normals(n));
+    let (mut xs, rs) = (tensors(bench, sets, n, &x), tensors(bench, sets, n, &r));
+    let mut ys = tensors(bench, sets, n, &x);
+    let w_on_device = &tensors(bench, 1, n, &w)[0];
+    let mut qs: Vec<QuantizedRows> =
+        (0..sets).map(|_| QuantizedRows::new(&bench.device, rows, n, block).unwrap()).collect();
+
+    norm_quantize(&mut xs[0], Some(&rs[0]), w_on_device, EPS, Some(&mut ys[0]), Some(&mut qs[0])).unwrap();
+    let y = ys[0].to_vec().unwrap();
+    let (_, want) = reference::add_rms_norm(&x, &r, &w, EPS.into()).unwrap();
+    close("y", &y, &want);
+    let (q, want) = (qs[0].to_activations().unwrap(), reference::quantize(&y, block.elems()).unwrap());
+    assert!(q.scales() == want.scales && q.qs() == want.qs && q.sums() == want.sums);
+
+    let mut launch = |i: usize| {
+        let y = keep_y.then_some(&mut ys[i]);
+        norm_quantize(&mut xs[i], Some(&rs[i]), w_on_device, EPS, y, Some(&mut qs[i]))
+    };
+    let y = if keep_y { ", f32 result" } else { "" };
+    let name = format!("add + norm + quantize by {} [{rows}, {n}]{y}{warm}", block.elems());
+    let bytes = (per_value * (rows * n) as f64) as usize + 4 * n;
+    bench.row(c, "norm", Row { name, bytes, sets, launch: &mut launch });
+}
+
+/// RMSNorm of the first `n` of `cols` columns; in place if there are others.
+fn plain(bench: &Bench, c: &mut Criterion, rows: usize, cols: usize, n: usize) {
+    let (rows, sets, warm) = sizes(bench, rows, |rows| 8 * rows * n);
+    let rng = &mut Rng(8);
+    let (x, w) = (rng.normals(rows * cols), rng.normals(n));
+    let mut xs = tensors(bench, sets, cols, &x);
+    let mut ys = tensors(bench, sets, cols, &x);
+    let w_on_device = &tensors(bench, 1, n, &w)[0];
+    let want = reference::rms_norm_cols(&x, cols, 0..n, &w, EPS.into()).unwrap();
+    let mut launch = |i: usize| match n < cols {
+        true => rms_norm_cols(&mut xs[i], 0..n, w_on_device, EPS),
+        false => rms_norm(&xs[i], w_on_device, EPS, &mut ys[i]),
+    };
+    launch(0).unwrap();
+    let got = if n < cols { xs[0].to_vec().unwrap() } else { ys[0].to_vec().unwrap() };
+    close("norm", &got, &want);
+    let mut launch = |i: usize| match n < cols {
+        true => rms_norm_cols(&mut xs[i], 0..n, w_on_device, EPS),
+        false => rms_norm(&xs[i], w_on_device, EPS, &mut ys[i]),
+    };
+    let name = format!("RMSNorm {n} of [{rows}, {cols}]{warm}");
+    bench.row(c, "norm", Row { name, bytes: 8 * rows * n, sets, launch: &mut launch });
+}
+
+fn layer(bench: &Bench, c: &mut Criterion, rows: usize, n: usize) {
+    let (rows, sets, warm) = sizes(bench, rows, |rows| 8 * rows * n);
+    let rng = &mut Rng(9);
+    let (x, w, b) = (rng.normals(rows * n), rng.normals(n), rng.normals(n));
+    let mut xs = tensors(bench, sets, n, &x);
+    let (w_on_device, b_on_device) = (&tensors(bench, 1, n, &w)[0], &tensors(bench, 1, n, &b)[0]);
+    layer_norm(&mut xs[0], w_on_device, b_on_device, EPS).unwrap();
+    close("layer norm", &xs[0].to_vec().unwrap(), &reference::layer_norm(&x, &w, &b, EPS.into()).unwrap());
+    let mut launch = |i: usize| layer_norm(&mut xs[i], w_on_device, b_on_device, EPS);
+    let name = format!("LayerNorm [{rows}, {n}]{warm}");
+    bench.row(c, "norm", Row { name, bytes: 8 * rows * n, sets, launch: &mut launch });
+}
