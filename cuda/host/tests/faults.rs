@@ -28,7 +28,7 @@ fn a_write_behind_a_buffer_is_reported_and_ends_the_run() {
     copy_blindly(&gpu, &src, &mut dst, 100).unwrap();
     let e = copy_blindly(&gpu, &src, &mut dst, 101).unwrap_err();
     let text = e.to_string();
-    for part in ["writes 16 bytes at offset 1600", "\"dst\"", "copy_u4_w8", "GLM5_EMU_SEED=7", "launch 2"] {
+    for part in ["at offset 1600 of buffer", "\"dst\"", "copy_u4_w8", "GLM5_EMU_SEED=7", "launch 2"] {
         assert!(text.contains(part), "{part} in {text}");
     }
     // The first error stays, whatever is tried afterwards.
@@ -44,9 +44,13 @@ fn a_write_behind_a_buffer_is_reported_and_ends_the_run() {
 #[test]
 fn a_read_behind_a_buffer_is_reported() {
     let gpu = small();
-    let (src, mut dst) = (gpu.zeros("src", 100).unwrap(), gpu.zeros("dst", 101).unwrap());
-    let text = copy_blindly(&gpu, &src, &mut dst, 101).unwrap_err().to_string();
-    assert!(text.contains("reads 16 bytes at offset 1600") && text.contains("\"src\""), "{text}");
+    let (src, mut partial) = (gpu.zeros::<Vector>("src", 100).unwrap(), gpu.zeros("partial", 1).unwrap());
+    let params = reduce_params { src: src.as_ptr().cast(), partial: partial.as_mut_ptr(), n_vecs: 101 };
+    // SAFETY: what lies behind a buffer is its guard zone.
+    let e = unsafe { gpu.launch(kernels::reduce::INSTANCES[0].entry, [1, 1, 1], &params) };
+    let text = e.unwrap_err().to_string();
+    assert!(text.contains("reads") && text.contains("at offset 1600 of buffer"), "{text}");
+    assert!(text.contains("\"src\""), "{text}");
 }
 
 #[test]
