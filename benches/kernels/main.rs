@@ -4,7 +4,6 @@
 //! A time is that of a graph of launches, divided by their number, so it includes the edge between two kernels. Buffers
 //! rotate over four times the L2 cache unless a row says `L2-warm`. Nothing is timed before its output was compared.
 
-#[allow(dead_code)]
 #[path = "../../tests/suites/blocks.rs"]
 mod blocks;
 mod dequantize;
