@@ -75,7 +75,7 @@ impl Bench {
         let mut criterion_group = c.benchmark_group(group);
         criterion_group
             .sample_size(20)
-            .nresamples(1000)
+            .nresamples(2000)
             .warm_up_time(Duration::from_millis(20))
             .measurement_time(Duration::from_millis(150))
             .throughput(Throughput::Bytes(bytes as u64));
