@@ -5,9 +5,11 @@ use glm5::Error;
 use glm5::cuda::roofs::{Vector, copy};
 use glm5::cuda::{Buffer, Gpu};
 use glm5::kernels;
+use glm5::ops::embedding::embedding_of;
 use glm5::ops::ffn::swiglu;
+use glm5::quant::Weight;
 use glm5::sys::{copy_params, reduce_params};
-use glm5::tensor::Tensor;
+use glm5::tensor::{Device, Matrix, Tensor};
 use glm5_emu::{Options, gpu};
 
 fn small() -> Gpu {
@@ -51,6 +53,21 @@ fn a_read_behind_a_buffer_is_reported() {
     let text = e.unwrap_err().to_string();
     assert!(text.contains("reads") && text.contains("at offset 1600 of buffer"), "{text}");
     assert!(text.contains("\"src\""), "{text}");
+}
+
+/// Tokens on the device are not known to the host, so the kernel itself must stop at one outside the table.
+#[test]
+fn a_token_outside_the_table_traps() {
+    let device = Device::Cuda(small());
+    let table = Matrix::new(&device, Weight::from_f32([1, 3, 8], &[0.5; 24]).unwrap()).unwrap();
+    let mut out = Tensor::<f32>::zeros(&device, 2, 8).unwrap();
+    let embed = |tokens: Vec<u32>, out: &mut Tensor| {
+        embedding_of(&table, &Tensor::from_vec(&device, 2, 1, tokens).unwrap(), out)
+    };
+    embed(vec![2, 0], &mut out).unwrap();
+    assert_eq!(out.to_vec().unwrap(), [0.5; 16]);
+    let text = embed(vec![2, 3], &mut out).unwrap_err().to_string();
+    assert!(text.contains("trap") && text.contains("embed_f32_f32"), "{text}");
 }
 
 #[test]
