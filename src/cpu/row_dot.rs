@@ -31,14 +31,14 @@ pub(super) fn rows_dot(cpu: &Cpu, w: &Weight, slab: usize, first: usize, x: Rows
     if unpacked::rows_dot(cpu, w, slab, first, x, &mut y) {
         return;
     }
-    buffered_dots(cpu, w, slab, first, x, y);
+    buffered_dots(cpu, w, slab, first, x, &mut y);
 }
 
 /// Floats in the buffer of [`buffered_dots`]: 16 KiB, half of a first-level cache.
 const BUFFER: usize = 4096;
 
 /// Dequantizes a few rows at a time into a buffer in the first-level cache and multiplies.
-fn buffered_dots(cpu: &Cpu, w: &Weight, slab: usize, first: usize, x: Rows<'_>, mut y: Rect<'_>) {
+fn buffered_dots(cpu: &Cpu, w: &Weight, slab: usize, first: usize, x: Rows<'_>, y: &mut Rect<'_>) {
     let k = w.cols();
     let at_once = (BUFFER / k).clamp(1, y.cols().max(1));
     let mut values = cpu.scratch_f32(at_once * k);

@@ -66,6 +66,7 @@ struct Part<'a> {
 
 impl Part<'_> {
     /// Into rows [`BUFFER_STRIDE`] apart.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))] // one level, no choice
     fn dequantize(&self, cpu: &Cpu, out: &mut [f32]) {
         #[cfg(target_arch = "x86_64")]
         if unpacked::dequantize(cpu, self, out) {
@@ -86,6 +87,7 @@ impl Part<'_> {
 }
 
 /// Columns `16 i..16 i + 16` of `buffer`, for `i < squares`, to rows of `out`.
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))] // one level, no choice
 fn transpose(cpu: &Cpu, buffer: &[f32], squares: usize, out: &mut [f32], stride: usize) {
     #[cfg(target_arch = "x86_64")]
     if unpacked::transpose(cpu, buffer, squares, out, stride) {
