@@ -14,7 +14,8 @@ fn model(c: &mut Criterion) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/nano-q4_k_m.gguf");
     let device = Device::cpu(None).unwrap();
     let Device::Cpu(cpu) = &device else { unreachable!("made by Device::cpu") };
-    let open = || Model::load(&Gguf::open(path).unwrap(), &device, &LoadOptions::default(), &mut |_, _| {}).unwrap();
+    let open =
+        || Model::load(&Gguf::open(path).unwrap(), &device, &LoadOptions::default(), &mut |_, _| {}).unwrap();
     println!("{}", device.name());
     c.bench_function("load", |b| b.iter(open));
 

@@ -93,70 +93,38 @@ fn run(args: Args) -> Result<()> {
         return usage("nothing to measure: -p and -n have no size above 0");
     }
     let opened = Opened::new(&args.model)?;
-    let limit = opened.context_length()?;
-    let size = |t: &Test| t.depth.saturating_add(t.tokens);
-    if let Some(t) = tests.iter().find(|t| size(t) > limit) {
-        return usage(format!("{} takes {} tokens, the model's context is {limit}", t.name, size(t)));
+    let limit = opened.config.context_length;
+    let takes = |t: &Test| t.depth.saturating_add(t.tokens);
+    if let Some(t) = tests.iter().find(|t| takes(t) > limit) {
+        return usage(format!("{} takes {} tokens, the model's context is {limit}", t.name, takes(t)));
     }
     let device = args.model.device()?;
     let loaded = opened.load(&args.model, &device)?;
     let mut model = loaded.model;
-    let context = tests.iter().map(size).max().unwrap_or(1);
+    let context = tests.iter().map(takes).max().unwrap_or(1);
     let mut cache = model.new_cache(context, args.model.cache_type)?;
     let seq = cache.new_sequence();
     let tokens = arbitrary_tokens(context, model.config().vocab_size);
 
-    let options = *model.options();
-    let ran = HowItRan {
-        device: device.name(),
-        precision: options.precision,
-        attention: options.attention,
-        cache_type: cache.ty(),
-        context,
-    };
+    let ran = HowItRan::new(&model, cache.ty(), context);
     let name = model.config().name.clone().unwrap_or_else(|| "unnamed".into());
-    let mib = opened.gguf.file_bytes() as f64 / f64::from(1 << 20);
+    let size = format!("{:.1} MiB", opened.gguf.file_bytes() as f64 / f64::from(1 << 20));
     let mut measured = Vec::new();
     for test in tests {
         let spinner = progress::spinner(test.name.clone());
-        let result = common::install(&device, || {
+        let m = common::install(&device, || {
             let mut bench = Bench { model: &mut model, cache: &mut cache, seq, tokens: &tokens };
             bench.measure(test, args.repetitions)
         });
         spinner.finish_and_clear();
-        let Measured { test, mean, sd, .. } =
-            &result.as_ref().map_err(|e| failure::Failure::Run(e.to_string()))?;
+        let m = m?;
         if !args.json {
             if measured.is_empty() {
-                common::show(&format!(
-                    "| {:20} | {:>11} | {:24} | {:9} | {:9} | {:16} | {:>19} |\n|{:-<22}|{:->12}:|{:-<26}|{:-<11}|{:-<11}|{:-<18}|{:->20}:|\n",
-                    "model",
-                    "size",
-                    "device",
-                    "precision",
-                    "attention",
-                    "test",
-                    "tokens/s",
-                    "",
-                    "",
-                    "",
-                    "",
-                    "",
-                    "",
-                    ""
-                ))?;
+                common::show(&table_head())?;
             }
-            let attention = json!(ran.attention);
-            common::show(&format!(
-                "| {name:20} | {mib:7.1} MiB | {:24} | {:9} | {:9} | {:16} | {:>19} |\n",
-                ran.device,
-                ran.precision.to_string(),
-                attention.as_str().unwrap_or_default(),
-                test.name,
-                format!("{mean:.1} ± {sd:.1}"),
-            ))?;
+            common::show(&table_row(&name, &size, &ran, &m))?;
         }
-        measured.extend(result);
+        measured.push(m);
     }
     if args.json {
         common::show_json(&json!({
@@ -169,6 +137,24 @@ fn run(args: Args) -> Result<()> {
         }))?;
     }
     Ok(())
+}
+
+fn row([model, size, device, precision, attention, test, speed]: [&str; 7]) -> String {
+    format!(
+        "| {model:20} | {size:>11} | {device:24} | {precision:9} | {attention:9} | {test:16} | {speed:>19} |\n"
+    )
+}
+
+fn table_head() -> String {
+    let head = row(["model", "size", "device", "precision", "attention", "test", "tokens/s"]);
+    let line: String = head.trim_end().chars().map(|c| if c == '|' { '|' } else { '-' }).collect();
+    format!("{head}{line}\n")
+}
+
+fn table_row(model: &str, size: &str, ran: &HowItRan, m: &Measured) -> String {
+    let (precision, attention) = (ran.precision.to_string(), format!("{:?}", ran.attention).to_lowercase());
+    let speed = format!("{:.1} ± {:.1}", m.mean, m.sd);
+    row([model, size, &ran.device, &precision, &attention, &m.test.name, &speed])
 }
 
 /// All tests, depth by depth.

@@ -81,7 +81,7 @@ fn run(args: Args) -> Result<()> {
     };
     let template = ChatTemplate::new(source)?;
     let sampler = Sampler::new(args.sampling.over_file(opened.gguf.metadata())?)?;
-    let context = args::context(args.context, DEFAULT_CONTEXT, opened.context_length()?)?;
+    let context = args::context(args.context, DEFAULT_CONTEXT, opened.config.context_length)?;
     let device = args.model.device()?;
     let loaded = opened.load(&args.model, &device)?;
     let load_time = loaded.time;

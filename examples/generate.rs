@@ -97,7 +97,7 @@ fn run(args: Args) -> Result<()> {
     let prompt = prompt_tokens(&args, &text, tokenizer)?;
     // The last token of an answer is not fed back.
     let needed = (prompt.len() - 1).saturating_add(args.max_tokens);
-    let context = args::context(args.context, needed, opened.context_length()?)?;
+    let context = args::context(args.context, needed, opened.config.context_length)?;
     if prompt.len() > context {
         return fail(format!(
             "the prompt has {} tokens, the cache holds {context} (--context)",

@@ -54,7 +54,7 @@ fn main() -> ExitCode {
 fn run(args: Args) -> Result<()> {
     let text = prompt::read(&args.file)?;
     let opened = Opened::new(&args.model)?;
-    let (n, limit) = (args.context, opened.context_length()?);
+    let (n, limit) = (args.context, opened.config.context_length);
     if n > limit {
         return usage(format!("--context {n}: the model's context is {limit} tokens"));
     }
@@ -86,7 +86,6 @@ fn run(args: Args) -> Result<()> {
 
     let (perplexity, error) = (score.perplexity(), score.perplexity() * score.nll_error());
     if args.json {
-        let options = *model.options();
         common::show_json(&json!({
             "perplexity": perplexity,
             "stderr": error,
@@ -95,13 +94,7 @@ fn run(args: Args) -> Result<()> {
             "tokens": tokens.len(),
             "chunks": chunks,
             "scored": score.n,
-            "ran": HowItRan {
-                device: device.name(),
-                precision: options.precision,
-                attention: options.attention,
-                cache_type: cache.ty(),
-                context: n,
-            },
+            "ran": HowItRan::new(&model, cache.ty(), n),
             "counters": model.counters(),
             "load_report": model.report(),
         }))?;

@@ -20,3 +20,8 @@ pub mod tensor;
 pub mod text;
 
 pub use error::{Error, Result};
+
+/// The README's code, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

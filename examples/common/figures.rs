@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use glm5::model::{Attention, Counters};
+use glm5::model::{Attention, Counters, LoadOptions, Model};
 use glm5::tensor::{CacheType, Precision};
 use serde::Serialize;
 
@@ -45,6 +45,13 @@ pub struct HowItRan {
     pub context: usize,
 }
 
+impl HowItRan {
+    pub fn new(model: &Model, cache_type: CacheType, context: usize) -> Self {
+        let LoadOptions { precision, attention } = *model.options();
+        HowItRan { device: model.device().name(), precision, attention, cache_type, context }
+    }
+}
+
 /// Figures of one answer.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figures {
@@ -67,13 +74,7 @@ impl Figures {
             reused_tokens: answer.reused,
             prompt: Rate::new(prompt_tokens - answer.reused, answer.prompt_time),
             decode: Rate::new(answer.decode_steps, answer.decode_time),
-            ran: HowItRan {
-                device: model.device().name(),
-                precision: model.options().precision,
-                attention: model.options().attention,
-                cache_type: session.cache_type(),
-                context: session.context(),
-            },
+            ran: HowItRan::new(model, session.cache_type(), session.context()),
             counters: model.counters().clone(),
         }
     }

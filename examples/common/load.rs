@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use glm5::gguf::Gguf;
-use glm5::model::Model;
+use glm5::model::{Config, Model};
 use glm5::tensor::Device;
 use glm5::text::Tokenizer;
 
@@ -14,6 +14,7 @@ use super::progress;
 /// A file whose headers have been read: enough to tokenize and to check what is asked for.
 pub struct Opened {
     pub gguf: Gguf,
+    pub config: Config,
     pub tokenizer: Tokenizer,
     time: Duration,
 }
@@ -23,14 +24,9 @@ impl Opened {
         let start = Instant::now();
         let gguf = Gguf::open(args.file.path()?)?;
         // The config first: a file of another model is refused as such, not for its tokenizer.
-        glm5::model::Config::from_gguf(&gguf)?;
+        let config = Config::from_gguf(&gguf)?;
         let tokenizer = Tokenizer::from_gguf(&gguf)?;
-        Ok(Opened { gguf, tokenizer, time: start.elapsed() })
-    }
-
-    /// Tokens that a sequence of the model can have.
-    pub fn context_length(&self) -> Result<usize> {
-        Ok(glm5::model::Config::from_gguf(&self.gguf)?.context_length)
+        Ok(Opened { gguf, config, tokenizer, time: start.elapsed() })
     }
 
     /// Loads the weights.

@@ -63,18 +63,15 @@ impl Cut {
     }
 }
 
-/// Shard `shard` of the weight `[slabs, rows, cols]` of type `ty` in `bytes`. Parts that are contiguous share the bytes,
-/// others are copied. The error says why the cut is illegal.
-pub(super) fn cut(
+/// Shape of each part of the weight `[slabs, rows, cols]` of type `ty`; the error says why the cut is illegal.
+pub(super) fn part(
     ty: GgmlType,
     [slabs, rows, cols]: [usize; 3],
-    bytes: SharedBytes,
     cut: Cut,
-    Shard { rank, size }: Shard,
-) -> Result<Weight, String> {
-    let weight = |shape, bytes| Weight::new(ty, shape, bytes).map_err(|e| e.to_string());
-    let Some((what, extent, unit, outer)) = cut.axis([slabs, rows, cols]).filter(|_| size > 1) else {
-        return weight([slabs, rows, cols], bytes);
+    Shard { size, .. }: Shard,
+) -> Result<[usize; 3], String> {
+    let Some((what, extent, unit, _)) = cut.axis([slabs, rows, cols]).filter(|_| size > 1) else {
+        return Ok([slabs, rows, cols]);
     };
     let illegal =
         |why: String| Err(format!("{extent} {what} of {ty} cannot be cut into {size} parts: {why}"));
@@ -93,6 +90,24 @@ pub(super) fn cut(
         let block = ty.block_elems();
         return illegal(format!("{part} columns are not whole blocks of {block}, and blocks are never cut"));
     }
+    Ok(shape)
+}
+
+/// Shard `shard` of the weight `[slabs, rows, cols]` of type `ty` in `bytes`. Parts that are contiguous share the bytes,
+/// others are copied. The error says why the cut is illegal.
+pub(super) fn cut(
+    ty: GgmlType,
+    whole: [usize; 3],
+    bytes: SharedBytes,
+    cut: Cut,
+    shard: Shard,
+) -> Result<Weight, String> {
+    let weight = |shape, bytes| Weight::new(ty, shape, bytes).map_err(|e| e.to_string());
+    let shape = part(ty, whole, cut, shard)?;
+    let Shard { rank, size } = shard;
+    let Some((.., outer)) = cut.axis(whole).filter(|_| size > 1) else {
+        return weight(shape, bytes);
+    };
     // All parts have the same size, so it follows from that of the whole.
     let run = bytes.len().checked_div(outer).unwrap_or(0);
     let size_of_part = run / size;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::cut::{Cut, Shard, cut};
+use super::cut::{Cut, Shard, cut, part};
 use super::reader::Gguf;
 use super::tensor_info::{TensorInfo, TypeCount};
 use crate::error::{Error, Result};
@@ -86,6 +86,8 @@ fn without_ones(dims: &[u64; 4]) -> &[u64] {
 #[derive(Debug)]
 pub struct Ledger<'a> {
     gguf: &'a Gguf,
+    /// Whether weights are handed out, or only accounted for.
+    hands_out: bool,
     /// For each tensor of the file.
     states: Vec<State>,
     reasons: Vec<String>,
@@ -107,12 +109,19 @@ impl<'a> Ledger<'a> {
     pub fn new(gguf: &'a Gguf) -> Self {
         Ledger {
             gguf,
+            hands_out: true,
             states: vec![State::Open; gguf.tensors().len()],
             reasons: Vec::new(),
             missing: Vec::new(),
             shapes: Vec::new(),
             twice: Vec::new(),
         }
+    }
+
+    /// As [`Ledger::new`], for the accounts alone: every check is made, but empty weights are handed out, so that also cuts
+    /// that would copy cost nothing.
+    pub fn accounts_only(gguf: &'a Gguf) -> Self {
+        Ledger { hands_out: false, ..Ledger::new(gguf) }
     }
 
     /// Whether the file has a tensor of this name, in whatever state.
@@ -172,7 +181,10 @@ impl<'a> Ledger<'a> {
             return empty().map(Some);
         }
         let shape = [dims.slabs, dims.rows, dims.cols];
-        let weight = cut(info.ty, shape, gguf.data(info)?, how, shard);
+        let weight = match self.hands_out {
+            true => cut(info.ty, shape, gguf.data(info)?, how, shard),
+            false => part(info.ty, shape, how, shard).and_then(|_| empty().map_err(|e| e.to_string())),
+        };
         let file = gguf.shards()[info.shard].path();
         weight.map(Some).map_err(|why| Error::tensor(file, name, format!("{dims}: {why}")))
     }

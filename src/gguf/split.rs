@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::metadata::Metadata;
 use super::parse::Header;
+use super::value::Value;
 use crate::error::{Error, Result};
 
 pub(super) const NO: &str = "split.no";
@@ -148,9 +149,11 @@ pub(super) fn check(headers: &[Header]) -> Result<()> {
 fn same_model(first: &Metadata, shard: &Metadata) -> Result<()> {
     // The alignment holds for its own file only; the split keys have checks of their own.
     let own = |key: &str| matches!(key, "general.alignment" | NO | COUNT | TENSORS);
+    // A NaN equals nothing, but is written as another is.
+    let differ = |a: &Value, b: &Value| a != b && format!("{a:?}") != format!("{b:?}");
     for (key, value) in shard.iter().filter(|(key, _)| !own(key)) {
         match first.value(key) {
-            Some(expected) if expected != value => {
+            Some(expected) if differ(expected, value) => {
                 return Err(Error::split(
                     shard.file(),
                     format!(

@@ -234,6 +234,9 @@ impl Cache {
             let caches = self.latent.iter_mut().chain(self.index.iter_mut().flatten());
             caches.for_each(|rows| rows.copy_page(shared, page));
         }
+        // The table gets its full size at once, so that decoding across pages allocates nothing.
+        let most = self.holders.len().min(self.max_len.div_ceil(PAGE_ROWS));
+        entry.pages.reserve_exact(most.saturating_sub(entry.pages.len()));
         while entry.pages.len() < (entry.len + n).div_ceil(PAGE_ROWS)
             && let Some(page) = self.free.pop()
         {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::gguf::{Gguf, Metadata, OneOrMany};
+use crate::gguf::{Gguf, Metadata, OneOrMany, Value};
 use crate::ops::router::{Gating, RouterConfig};
 
 /// The one architecture that this crate runs.
@@ -239,13 +239,15 @@ impl Keys<'_> {
 
     fn no_rope_scaling(&self) -> Result<()> {
         let prefix = Self::key("rope.scaling.");
-        let scaling = self.meta.iter().find(|(k, _)| k.starts_with(&prefix));
-        match scaling {
+        // Some writers spell out that there is none.
+        let harmless = |k: &str, v: &Value| match (&k[prefix.len()..], v) {
+            ("type", Value::Str(s)) => s == "none",
+            ("factor", Value::F32(x)) => *x == 1.0,
+            _ => false,
+        };
+        let mut scaling = self.meta.iter().filter(|(k, _)| k.starts_with(&prefix));
+        match scaling.find(|(k, v)| !harmless(k, v)) {
             None => Ok(()),
-            Some((k, v)) if k.ends_with(".type") && v.to_string() == "none" => Ok(()),
-            Some((k, _)) if k.ends_with(".factor") && matches!(self.meta.get::<f32>(k), Ok(Some(1.0))) => {
-                Ok(())
-            }
             Some((k, v)) => Err(Error::unsupported(format!("{k} = {v}"), "GLM-5 has no rope scaling")),
         }
     }
@@ -273,7 +275,13 @@ impl Keys<'_> {
         };
         match size.map(usize::try_from) {
             Some(Ok(n)) if (1..=MAX_EXTENT).contains(&n) => Ok(n),
-            _ => Err(self.error(name, format!("expected one width from 1 to {MAX_EXTENT}, found {sizes:?}"))),
+            _ => {
+                let found = match &sizes {
+                    OneOrMany::One(n) => n.to_string(),
+                    OneOrMany::Many(v) => format!("{} entries that differ or are 0", v.len()),
+                };
+                Err(self.error(name, format!("expected one width from 1 to {MAX_EXTENT}, found {found}")))
+            }
         }
     }
 

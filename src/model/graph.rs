@@ -440,9 +440,10 @@ impl Workspace {
     /// Gives all intermediate results the rows of the step.
     fn resize(&mut self) {
         let m = self.tokens.len();
-        let Workspace { x, h, r, angles, qr, kv, q, q_abs, u, o, k_idx, w_idx, q_idx, .. } = self;
+        let Workspace { x, h, r, angles, qr, kv, q, q_abs, u, o, k_idx, w_idx, q_idx, selection, .. } = self;
         for t in [x, h, r, angles, qr, kv, q, q_abs, u, o, k_idx, w_idx, q_idx] {
             t.resize(m);
         }
+        selection.resize(m);
     }
 }

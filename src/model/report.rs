@@ -45,10 +45,20 @@ impl LoadReport {
     /// Reads the hyperparameters and settles the ledger. No tensor data is touched.
     ///
     /// # Errors
-    /// As [`Config::from_gguf`], and [`crate::Error::Ledger`] if tensors and model do not match.
+    /// As [`Config::from_gguf`]; [`crate::Error::Ledger`] if tensors and model do not match; [`crate::Error::File`] naming a
+    /// tensor of a type that is known by its size only.
     pub fn new(gguf: &Gguf) -> Result<Self> {
+        Self::for_shard(gguf, Shard::WHOLE)
+    }
+
+    /// As [`LoadReport::new`] for one rank of several: checks also that every weight can be cut for it. Counts and bytes
+    /// are those of whole tensors.
+    ///
+    /// # Errors
+    /// As [`LoadReport::new`]; [`crate::Error::File`] naming the first tensor that cannot be cut, and why.
+    pub fn for_shard(gguf: &Gguf, shard: Shard) -> Result<Self> {
         let config = Config::from_gguf(gguf)?;
-        let ledger = weights::account(gguf, &config, Shard::WHOLE)?;
+        let ledger = weights::account(gguf, &config, shard)?;
         let letter = |k: &IndexerKind| if *k == IndexerKind::Full { 'F' } else { 'S' };
         Ok(LoadReport {
             file: gguf.path().to_owned(),

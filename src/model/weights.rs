@@ -1,11 +1,13 @@
 //! The weights that the graph needs, requested by name: once to settle the ledger (no data is touched), once to load.
 
+use std::collections::HashSet;
+
 use super::Config;
 use super::config::IndexerKind;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::gguf::{Cut, Dims, Gguf, Ledger, LedgerReport, Shard};
 use crate::ops::ffn::Ffn;
-use crate::quant::{GgmlType, SharedBytes, Weight};
+use crate::quant::{GgmlType, SharedBytes, Weight, check_supported};
 use crate::tensor::{Device, Matrix, Tensor};
 
 /// All weights on a device.
@@ -45,12 +47,18 @@ pub(super) enum LayerFfn {
     Moe { router: Matrix, bias: Tensor, experts: Ffn, shared: Option<Ffn> },
 }
 
-/// Settles the ledger of a file for rank `shard`: everything that the model needs is there, everything there is needed or
-/// idle for a reason.
+/// Settles the ledger of a file for rank `shard`: everything that the model needs is there, in types that can be computed
+/// with and cut for the rank; everything there is needed or idle for a reason.
 pub(super) fn account(gguf: &Gguf, config: &Config, shard: Shard) -> Result<LedgerReport> {
-    let mut ledger = Ledger::new(gguf);
+    let mut ledger = Ledger::accounts_only(gguf);
     request(&mut ledger, config, shard)?;
-    ledger.finish()
+    let report = ledger.finish()?;
+    let idle: HashSet<&str> = report.idle.iter().flat_map(|g| &g.names).map(String::as_str).collect();
+    for t in gguf.tensors().iter().filter(|t| !idle.contains(t.name.as_str())) {
+        let file = gguf.shards()[t.shard].path();
+        check_supported(t.ty).map_err(|e| Error::tensor(file, &t.name, e.to_string()))?;
+    }
+    Ok(report)
 }
 
 /// Loads all weights of a file whose ledger is settled; `progress` is told the layers done and their number.

@@ -125,3 +125,10 @@ fn values_are_shown_in_one_short_line() {
     assert_eq!(show(Array::Str(["a\n"].iter().collect()).into()), r#"["a\n"]"#);
     assert_eq!(show("é".repeat(61).into()), format!("\"{}\"... (122 bytes)", "é".repeat(60)));
 }
+
+/// Shards are compared key by key, and NaN differs from itself.
+#[test]
+fn not_a_number_is_a_value() {
+    let gguf = open(vec![("x", f32::NAN.into()), ("y", Array::F64(vec![1.0, f64::NAN]).into())]);
+    assert!(gguf.metadata().require::<f32>("x").unwrap().is_nan());
+}

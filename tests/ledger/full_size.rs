@@ -48,25 +48,11 @@ fn all_weights_of_every_style() {
         let exps = gguf.tensor("blk.77.ffn_down_exps.weight").unwrap();
         assert!(exps.elements() > 1 << 31, "element counts need more than 32 bits");
         #[cfg(target_os = "linux")]
-        assert!(resident(dir.path()) < 20 << 20, "{} bytes resident", resident(dir.path()));
+        assert!(
+            synthetic::resident(dir.path()) < 20 << 20,
+            "{} bytes resident",
+            synthetic::resident(dir.path())
+        );
         drop(weights);
     }
-}
-
-/// Bytes in memory of all maps of files in `dir`. The headers, with a vocabulary of full size, have 13 MB.
-#[cfg(target_os = "linux")]
-fn resident(dir: &std::path::Path) -> u64 {
-    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-    let (mut inside, mut maps, mut bytes) = (false, 0, 0);
-    for line in smaps.lines() {
-        // A map begins with its address range; lines of figures follow it.
-        if line.split(' ').next().is_some_and(|first| first.contains('-')) {
-            inside = line.contains(dir.to_str().unwrap());
-            maps += u64::from(inside);
-        } else if let Some(kib) = line.strip_prefix("Rss:").filter(|_| inside) {
-            bytes += 1024 * kib.trim().trim_end_matches(" kB").parse::<u64>().unwrap();
-        }
-    }
-    assert!(maps >= 2, "no maps of {dir:?} among the process's");
-    bytes
 }

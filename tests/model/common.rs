@@ -1,11 +1,12 @@
 //! What the tests of the model share: the two small models, texts, one-shot passes, distances, rewritten files.
+#![allow(dead_code)] // each test that includes this module uses its own part
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use glm5::gguf::{Gguf, TensorInfo, Value, Writer};
 use glm5::model::{Attention, Batch, Cache, LoadOptions, LogitRows, Model, SeqId};
-use glm5::quant::SharedBytes;
+use glm5::quant::{GgmlType, SharedBytes};
 use glm5::tensor::{CacheType, Device, Tensor};
 use proptest::prelude::ProptestConfig;
 use proptest::test_runner::FileFailurePersistence;
@@ -103,8 +104,10 @@ pub fn argmax(row: &[f32]) -> usize {
 pub enum Edit {
     Keep,
     Drop,
-    /// Other bytes of the same extents.
+    /// Other bytes of the same type and extents.
     Data(Vec<u8>),
+    /// Another tensor of the same name.
+    Other(GgmlType, Vec<u64>, Vec<u8>),
 }
 
 /// A copy of a file with other keys and tensors, and further tensors behind.
@@ -120,12 +123,13 @@ pub fn rewrite(
     keys(&mut own);
     own.into_iter().for_each(|(k, v)| writer.key(k, v));
     for t in gguf.tensors() {
-        let data: SharedBytes = match edit(t) {
-            Edit::Keep => gguf.data(t).unwrap(),
+        let (ty, ne, data): (_, _, SharedBytes) = match edit(t) {
+            Edit::Keep => (t.ty, t.ne().to_vec(), gguf.data(t).unwrap()),
             Edit::Drop => continue,
-            Edit::Data(bytes) => bytes.into(),
+            Edit::Data(bytes) => (t.ty, t.ne().to_vec(), bytes.into()),
+            Edit::Other(ty, ne, bytes) => (ty, ne, bytes.into()),
         };
-        writer.tensor(&t.name, t.ty, t.ne(), data).unwrap();
+        writer.tensor(&t.name, ty, &ne, data).unwrap();
     }
     more(&mut writer);
     Gguf::from_bytes("rewritten.gguf", writer.to_bytes().unwrap().into()).unwrap()

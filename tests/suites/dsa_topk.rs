@@ -31,6 +31,8 @@ pub enum Spread {
     Masked,
     /// NaN, infinities, both zeros and a few others.
     Special,
+    /// Both zeros, which are equal.
+    Zeros,
     Rising,
     Falling,
 }
@@ -47,7 +49,7 @@ pub struct Case {
 pub fn case() -> impl Strategy<Value = Case> {
     use Spread::*;
     let spread =
-        prop::sample::select(vec![Normal, Three, Equal, Clustered, Masked, Special, Rising, Falling]);
+        prop::sample::select(vec![Normal, Three, Equal, Clustered, Masked, Special, Zeros, Rising, Falling]);
     let k = prop_oneof![prop::sample::select(vec![1usize, 2, 63, 64, 65, 512]), 1usize..600];
     (1usize..1300, k, 1usize..5, spread, any::<u64>()).prop_flat_map(|(width, k, m, spread, seed)| {
         // Around k, none, all, some.
@@ -82,6 +84,7 @@ fn scores(n: usize, spread: Spread, rng: &mut Rng) -> Vec<f32> {
         Spread::Masked if rng.below(4) > 0 => f32::NEG_INFINITY,
         Spread::Masked => rng.normal(),
         Spread::Special => special[rng.below(special.len())],
+        Spread::Zeros => [0.0, -0.0][rng.below(2)],
         Spread::Rising => i as f32 - 500.0,
         Spread::Falling => 500.0 - i as f32,
     };

@@ -208,6 +208,24 @@ pub fn write(dir: &Path, style: Style, shards: usize) -> Vec<PathBuf> {
     writer.write_split(dir.join(format!("{style:?}")), &plan(&tensors, shards)).unwrap()
 }
 
+/// Bytes in memory of all maps of files in `dir`. The headers, with a vocabulary of full size, have 13 MB.
+#[cfg(target_os = "linux")]
+pub fn resident(dir: &Path) -> u64 {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut inside, mut maps, mut bytes) = (false, 0, 0);
+    for line in smaps.lines() {
+        // A map begins with its address range; lines of figures follow it.
+        if line.split(' ').next().is_some_and(|first| first.contains('-')) {
+            inside = line.contains(dir.to_str().unwrap());
+            maps += u64::from(inside);
+        } else if let Some(kib) = line.strip_prefix("Rss:").filter(|_| inside) {
+            bytes += 1024 * kib.trim().trim_end_matches(" kB").parse::<u64>().unwrap();
+        }
+    }
+    assert!(maps > 0, "no maps of {dir:?} among the process's");
+    bytes
+}
+
 /// A new directory under the build's own, removed at the end of the test.
 pub struct TempDir(PathBuf);
 
