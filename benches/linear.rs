@@ -53,7 +53,7 @@ fn benches(c: &mut Criterion) {
             .measurement_time(Duration::from_secs(1));
         for &m in tokens {
             let x = Tensor::from_vec(&device, m, k, random(m * k)).unwrap();
-            let mut y = Tensor::zeros(&device, m, n);
+            let mut y = Tensor::zeros(&device, m, n).unwrap();
             group.throughput(match m {
                 1 => Throughput::Bytes(bytes.len() as u64),
                 m => Throughput::Elements((m * n * k) as u64),

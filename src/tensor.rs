@@ -61,13 +61,13 @@ pub trait Element: Copy + Default + Send + Sync + std::fmt::Debug + 'static {}
 impl Element for f32 {}
 impl Element for u32 {}
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 enum Storage<T> {
     Cpu(Vec<T>),
 }
 
 /// A dense row-major matrix `[rows, cols]` on a device. Rows are tokens; heads lie side by side in a row.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Tensor<T: Element = f32> {
     device: Device,
     rows: usize,
@@ -77,11 +77,15 @@ pub struct Tensor<T: Element = f32> {
 
 impl<T: Element> Tensor<T> {
     /// All zeros.
-    pub fn zeros(device: &Device, rows: usize, cols: usize) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::Capacity`] for more values than memory can address.
+    pub fn zeros(device: &Device, rows: usize, cols: usize) -> Result<Self> {
+        let n = values(rows, cols, size_of::<T>())?;
         let storage = match device {
-            Device::Cpu(_) => Storage::Cpu(vec![T::default(); rows * cols]),
+            Device::Cpu(_) => Storage::Cpu(vec![T::default(); n]),
         };
-        Tensor { device: device.clone(), rows, cols, storage }
+        Ok(Tensor { device: device.clone(), rows, cols, storage })
     }
 
     /// Takes `[rows, cols]` values, row after row.
@@ -124,11 +128,16 @@ impl<T: Element> Tensor<T> {
 
     /// Changes the number of rows; new rows are zero. Memory once grown is kept, so steps of varying size do not
     /// allocate after the largest.
-    pub fn resize(&mut self, rows: usize) {
+    ///
+    /// # Errors
+    /// [`Error::Capacity`] for more values than memory can address; nothing is changed then.
+    pub fn resize(&mut self, rows: usize) -> Result<()> {
+        let n = values(rows, self.cols, size_of::<T>())?;
         match &mut self.storage {
-            Storage::Cpu(v) => v.resize(rows * self.cols, T::default()),
+            Storage::Cpu(v) => v.resize(n, T::default()),
         }
         self.rows = rows;
+        Ok(())
     }
 
     /// Adds the rows of another tensor of the same width.
@@ -144,6 +153,17 @@ impl<T: Element> Tensor<T> {
         }
         self.rows += other.rows;
         Ok(())
+    }
+
+    /// A copy on the same device.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn try_clone(&self) -> Result<Self> {
+        let storage = match &self.storage {
+            Storage::Cpu(v) => Storage::Cpu(v.clone()),
+        };
+        Ok(Tensor { device: self.device.clone(), storage, ..*self })
     }
 
     /// The values in host memory, row after row.
@@ -165,6 +185,18 @@ impl<T: Element> Tensor<T> {
             Storage::Cpu(v) => Ok(v),
         }
     }
+}
+
+/// Values of a matrix, if they can be addressed.
+fn values(rows: usize, cols: usize, bytes: usize) -> Result<usize> {
+    let n = rows.checked_mul(cols);
+    n.filter(|n| n.checked_mul(bytes).is_some_and(|b| b <= isize::MAX as usize)).ok_or_else(|| {
+        Error::Capacity {
+            what: format!("values of [{rows}, {cols}]"),
+            needed: (rows as u64).saturating_mul(cols as u64),
+            available: (isize::MAX as usize / bytes) as u64,
+        }
+    })
 }
 
 /// A stack of weight matrices `[slabs, rows, cols]` on a device; see [`Weight`].

@@ -77,7 +77,7 @@ impl Observer for Seen {
                 let selected = self.selected.entry(layer).or_default();
                 let row = |t| selection.row(t).unwrap().iter().map(|i| *i as i32).collect();
                 selected.extend((0..layout.len()).map(row));
-                let mut scores = Tensor::zeros(q.device(), layout.len(), layout.max_visible());
+                let mut scores = Tensor::zeros(q.device(), layout.len(), layout.max_visible()).unwrap();
                 let scale = 1.0 / (q.cols() as f32).sqrt();
                 indexer_scores(q, w, keys, layout, scale, &mut scores).unwrap();
                 self.scores.entry(layer).or_default().extend(rows(&scores));

@@ -82,7 +82,7 @@ fn k_b_is_stored_turned_and_v_b_is_not() {
             let mut x = vec![0.0; 4 * cols];
             (0..4).for_each(|h| x[h * cols + at] = 1.0);
             let x = Tensor::from_vec(device, 1, 4 * cols, x).unwrap();
-            let mut y = Tensor::zeros(device, 1, 4 * rows);
+            let mut y = Tensor::zeros(device, 1, 4 * rows).unwrap();
             let heads = |len| Heads { n: 4, stride: len, offset: 0, len };
             head_linear(&matrix, &x, heads(cols), &mut y, heads(rows), Precision::Exact).unwrap();
             for (e, got) in y.cpu().unwrap().iter().enumerate() {

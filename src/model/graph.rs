@@ -81,7 +81,7 @@ impl Model {
         let config = report.config.clone();
         let weights = weights::load(gguf, &config, device, progress)?;
         Ok(Model {
-            workspace: Workspace::new(&config, device),
+            workspace: Workspace::new(&config, device)?,
             counters: Counters::new(config.n_layers),
             config,
             report,
@@ -179,7 +179,7 @@ impl Model {
 
     /// Runs the batch in steps of at most [`STEP_TOKENS`] rows.
     fn steps(&mut self, batch: &Batch<'_>, cache: &mut Cache, observer: &mut dyn Observer) -> Result<()> {
-        self.workspace.all_logits.resize(0);
+        self.workspace.all_logits.resize(0)?;
         self.workspace.begin(cache.capacity());
         for s in batch.sequences() {
             let wanted = s.logits.range(s.tokens.len());
@@ -203,7 +203,7 @@ impl Model {
         let Model { config: c, weights, workspace: ws, counters, options, .. } = self;
         let precision = options.precision;
         let eps = c.rms_norm_eps;
-        ws.resize();
+        ws.resize()?;
         let sparse = options.attention == Attention::Sparse && ws.rows.max_visible() > c.index_topk;
         counters.steps += 1;
         counters.tokens += ws.rows.len() as u64;
@@ -377,11 +377,11 @@ struct Workspace {
 }
 
 impl Workspace {
-    fn new(c: &Config, device: &Device) -> Self {
+    fn new(c: &Config, device: &Device) -> Result<Self> {
         let tensor = |cols| Tensor::zeros(device, 0, cols);
         let (n, qk, latent) = (c.n_heads, c.qk_head_dim(), c.latent_width());
         let (nope, pe, rank) = (c.qk_nope_head_dim, c.qk_rope_head_dim, c.kv_lora_rank);
-        Workspace {
+        Ok(Workspace {
             tokens: Vec::new(),
             rows: RaggedRows::default(),
             wanted: Vec::new(),
@@ -393,25 +393,25 @@ impl Workspace {
             index_rope_heads: Heads { n: c.index_n_heads, stride: c.index_head_dim, offset: 0, len: pe },
             u_heads: Heads { n, stride: rank, offset: 0, len: rank },
             o_heads: Heads { n, stride: c.v_head_dim, offset: 0, len: c.v_head_dim },
-            x: tensor(c.hidden_size),
-            h: tensor(c.hidden_size),
-            r: tensor(c.hidden_size),
-            angles: tensor(pe),
-            qr: tensor(c.q_lora_rank),
-            kv: tensor(latent),
-            q: tensor(n * qk),
-            q_abs: tensor(n * latent),
-            u: tensor(n * rank),
-            o: tensor(n * c.v_head_dim),
-            k_idx: tensor(c.index_head_dim),
-            w_idx: tensor(c.index_n_heads),
-            q_idx: tensor(c.index_n_heads * c.index_head_dim),
-            selection: Selection::new(device, c.index_topk),
-            routing: Routing::new(device, c.n_routed_experts, c.router.n_experts_per_tok),
-            gathered: tensor(c.hidden_size),
-            logits: tensor(c.vocab_size),
-            all_logits: tensor(c.vocab_size),
-        }
+            x: tensor(c.hidden_size)?,
+            h: tensor(c.hidden_size)?,
+            r: tensor(c.hidden_size)?,
+            angles: tensor(pe)?,
+            qr: tensor(c.q_lora_rank)?,
+            kv: tensor(latent)?,
+            q: tensor(n * qk)?,
+            q_abs: tensor(n * latent)?,
+            u: tensor(n * rank)?,
+            o: tensor(n * c.v_head_dim)?,
+            k_idx: tensor(c.index_head_dim)?,
+            w_idx: tensor(c.index_n_heads)?,
+            q_idx: tensor(c.index_n_heads * c.index_head_dim)?,
+            selection: Selection::new(device, c.index_topk)?,
+            routing: Routing::new(device, c.n_routed_experts, c.router.n_experts_per_tok)?,
+            gathered: tensor(c.hidden_size)?,
+            logits: tensor(c.vocab_size)?,
+            all_logits: tensor(c.vocab_size)?,
+        })
     }
 
     /// Starts a step; `capacity` tokens of page table are the most it can need.
@@ -438,12 +438,12 @@ impl Workspace {
     }
 
     /// Gives all intermediate results the rows of the step.
-    fn resize(&mut self) {
+    fn resize(&mut self) -> Result<()> {
         let m = self.tokens.len();
         let Workspace { x, h, r, angles, qr, kv, q, q_abs, u, o, k_idx, w_idx, q_idx, selection, .. } = self;
         for t in [x, h, r, angles, qr, kv, q, q_abs, u, o, k_idx, w_idx, q_idx] {
-            t.resize(m);
+            t.resize(m)?;
         }
-        selection.resize(m);
+        selection.resize(m)
     }
 }

@@ -80,7 +80,7 @@ impl Observer for Gaps {
     fn see(&mut self, event: Event<'_>) {
         match event {
             Event::Indexer { q, w, keys, rows, .. } => {
-                let mut scores = Tensor::zeros(q.device(), rows.len(), rows.max_visible());
+                let mut scores = Tensor::zeros(q.device(), rows.len(), rows.max_visible()).unwrap();
                 indexer_scores(q, w, keys, rows, 1.0 / (q.cols() as f32).sqrt(), &mut scores).unwrap();
                 for (t, row) in common::rows(&scores).into_iter().enumerate() {
                     self.note(row[..rows.visible(t)].to_vec(), TOP_K);

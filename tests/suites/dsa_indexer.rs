@@ -121,15 +121,15 @@ pub fn select_is_top_k_of_scores(devices: &[Device], c: Case) -> TestCaseResult 
     let inputs = c.inputs();
     let visible: Vec<u32> = inputs.batch.positions().iter().map(|p| p + 1).collect();
     let got = on_each(devices, |d| {
-        let mut out = Selection::new(d, c.k);
-        out.resize(70); // Left over from a larger step.
+        let mut out = Selection::new(d, c.k).unwrap();
+        out.resize(70).unwrap(); // Left over from a larger step.
         out.indices.cpu_mut()?.fill(u32::MAX);
         out.lens.cpu_mut()?.fill(u32::MAX);
         select(d, &c, &inputs, &mut out)
     })?;
     let d = &devices[0];
     let fail = |e: glm5::Error| TestCaseError::fail(e.to_string());
-    let mut want = Selection::new(d, c.k);
+    let mut want = Selection::new(d, c.k).unwrap();
     top_k(&scores(d, &c, &inputs).map_err(fail)?, &visible, &mut want).map_err(fail)?;
     for (t, got) in got.iter().enumerate() {
         prop_assert_eq!(&got[..], want.row(t).map_err(fail)?, "row {}", t);
@@ -156,7 +156,7 @@ pub fn follows_a_hand_computed_example(devices: &[Device]) {
     for d in devices {
         let got = host(&scores(d, &c, &inputs).unwrap());
         assert_eq!(got[..4], [0.5 * (3.0 - 4.0), 0.5 * 6.0, 0.0, 0.5 * 24.0]);
-        assert_eq!(select(d, &c, &inputs, &mut Selection::new(d, 2)).unwrap(), [[1, 3]]);
+        assert_eq!(select(d, &c, &inputs, &mut Selection::new(d, 2).unwrap()).unwrap(), [[1, 3]]);
     }
 }
 
@@ -167,7 +167,7 @@ pub fn keys_that_no_head_likes_tie_at_zero(devices: &[Device]) {
     for d in devices {
         let got = host(&scores(d, &c, &inputs).unwrap());
         assert!(got[..100].iter().all(|s| *s == 0.0), "{:?}", &got[..100]);
-        let selected = select(d, &c, &inputs, &mut Selection::new(d, 5)).unwrap();
+        let selected = select(d, &c, &inputs, &mut Selection::new(d, 5).unwrap()).unwrap();
         assert_eq!(selected, [[0, 1, 2, 3, 4]]);
     }
 }
@@ -180,7 +180,7 @@ pub fn nan_is_seen(devices: &[Device]) {
     for d in devices {
         let got = host(&scores(d, &c, &inputs).unwrap());
         assert!(got[30].is_nan() && got[29].is_finite() && got[31].is_finite());
-        assert_eq!(select(d, &c, &inputs, &mut Selection::new(d, 1)).unwrap(), [[30]]);
+        assert_eq!(select(d, &c, &inputs, &mut Selection::new(d, 1).unwrap()).unwrap(), [[30]]);
     }
 }
 
@@ -208,7 +208,7 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
     let mut beyond = RaggedRows::default();
     beyond.push(2, 3, &[1]).unwrap();
     let (mut out, mut low, mut thin) = (poisoned(d, 3, 5), poisoned(d, 2, 5), poisoned(d, 3, 4));
-    let mut selection = Selection::new(d, 2);
+    let mut selection = Selection::new(d, 2).unwrap();
     refused(vec![
         ("q cols", indexer_scores(&narrow, &w, &keys, &rows, 1.0, &mut out)),
         ("q rows", indexer_scores(&short, &w, &keys, &rows, 1.0, &mut out)),
@@ -219,7 +219,7 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
         ("select q", indexer_select(&narrow, &w, &keys, &rows, 1.0, &mut selection)),
         ("select w", indexer_select(&q, &few, &keys, &rows, 1.0, &mut selection)),
         ("select slots", indexer_select(&q, &w, &small, &beyond, 1.0, &mut selection)),
-        ("select none", indexer_select(&q, &w, &keys, &rows, 1.0, &mut Selection::new(d, 0))),
+        ("select none", indexer_select(&q, &w, &keys, &rows, 1.0, &mut Selection::new(d, 0).unwrap())),
     ]);
     assert!([out, low, thin].iter().all(untouched), "a refused call wrote something");
     assert_eq!(selection.lens.rows(), 0, "a refused call changed the selection");

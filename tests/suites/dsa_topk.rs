@@ -150,11 +150,11 @@ pub fn takes_wide_rows(devices: &[Device]) {
 pub fn refuses_what_does_not_fit(devices: &[Device]) {
     let d = &devices[0];
     let scores = tensor(d, 4, &[1.0; 12]);
-    let mut out = Selection::new(d, 2);
+    let mut out = Selection::new(d, 2).unwrap();
     refused(vec![
         ("counts", top_k(&scores, &[1, 2], &mut out)),
         ("too many", top_k(&scores, &[1, 5, 2], &mut out)),
-        ("no room", top_k(&scores, &[1, 2, 3], &mut Selection::new(d, 0))),
+        ("no room", top_k(&scores, &[1, 2, 3], &mut Selection::new(d, 0).unwrap())),
     ]);
     assert_eq!(out.lens.rows(), 0, "a refused call changed the selection");
     assert!(matches!(out.row(0), Err(glm5::Error::Shape { .. })));

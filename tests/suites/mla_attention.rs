@@ -291,7 +291,8 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
         (tensor(d, 24, &[1.0; 72]), tensor(d, 23, &[1.0; 69]), tensor(d, 24, &[1.0; 48]));
     let (mut out, mut other, mut tall) = (poisoned(d, 3, 16), poisoned(d, 3, 17), poisoned(d, 4, 16));
     let two = selection(d, &[vec![0], vec![1]]).unwrap();
-    let uneven = Selection { lens: Tensor::zeros(d, 3, 1), ..two.clone() };
+    let uneven =
+        Selection { lens: Tensor::zeros(d, 3, 1).unwrap(), indices: two.indices.try_clone().unwrap() };
     let wrong = MlaConfig { n_heads: 3, ..config };
     refused(vec![
         ("q cols", mla_attention(&narrow, &cache, &rows, None, &config, &mut out)),

@@ -248,7 +248,11 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
     let (mut y, mut tall, mut other) = (poisoned(d, 2, 8), poisoned(d, 3, 8), poisoned(d, 2, 9));
     let good = routing(d, 2, &[0, 3, 1, 2], &[1.0; 4]);
     let short = routing(d, 1, &[0, 3], &[1.0; 2]);
-    let uneven = Routing { weights: short.weights.clone(), ..good.clone() };
+    let uneven = Routing {
+        weights: short.weights.try_clone().unwrap(),
+        ids: good.ids.try_clone().unwrap(),
+        logits: good.logits.try_clone().unwrap(),
+    };
     let exact = Precision::Exact;
     refused(vec![
         ("x", moe(&experts, None, &wide, &good, &mut y, exact)),

@@ -55,14 +55,14 @@ pub fn case() -> impl Strategy<Value = Case> {
 type Answer = (Vec<u32>, (Vec<f32>, Vec<f32>));
 
 fn run(d: &Device, w: &Weight, bias: &[f32], x: &[f32], config: &RouterConfig) -> glm5::Result<Answer> {
-    let mut out = Routing::new(d, bias.len(), config.n_experts_per_tok);
+    let mut out = Routing::new(d, bias.len(), config.n_experts_per_tok).unwrap();
     // Left over from a larger step.
     let rows = x.len() / w.cols() + 3;
-    out.ids.resize(rows);
+    out.ids.resize(rows).unwrap();
     out.ids.cpu_mut()?.fill(u32::MAX);
-    out.weights.resize(rows);
+    out.weights.resize(rows).unwrap();
     out.weights.cpu_mut()?.fill(super::close::POISON);
-    out.logits.resize(rows);
+    out.logits.resize(rows).unwrap();
     out.logits.cpu_mut()?.fill(super::close::POISON);
     router(&matrix(d, w), &tensor(d, bias.len(), bias), &tensor(d, w.cols(), x), config, &mut out)?;
     Ok((out.ids.cpu()?.to_vec(), (host(&out.weights), host(&out.logits))))
@@ -235,13 +235,13 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
     let stack = matrix(d, &random_weight(GgmlType::F32, 2, 16, 8, 1));
     let (x, wide) = (tensor(d, 8, &[1.0; 24]), tensor(d, 9, &[1.0; 27]));
     let bias = tensor(d, 16, &[0.0; 16]);
-    let mut out = Routing::new(d, 16, 8);
+    let mut out = Routing::new(d, 16, 8).unwrap();
     refused(vec![
         ("x", router(&w, &bias, &wide, &GLM5, &mut out)),
         ("a stack", router(&stack, &bias, &x, &GLM5, &mut out)),
         ("bias", router(&w, &tensor(d, 15, &[0.0; 15]), &x, &GLM5, &mut out)),
-        ("room for 4", router(&w, &bias, &x, &GLM5, &mut Routing::new(d, 16, 4))),
-        ("room of 15", router(&w, &bias, &x, &GLM5, &mut Routing::new(d, 15, 8))),
+        ("room for 4", router(&w, &bias, &x, &GLM5, &mut Routing::new(d, 16, 4).unwrap())),
+        ("room of 15", router(&w, &bias, &x, &GLM5, &mut Routing::new(d, 15, 8).unwrap())),
     ]);
     for k in [0, 17] {
         let config = RouterConfig { n_experts_per_tok: k, ..GLM5 };

@@ -49,7 +49,7 @@ pub fn indexer_select(
     if out.k() == 0 {
         return Err(Error::shape("indexer", "room for at least one position", 0));
     }
-    out.resize(rows.len());
+    out.resize(rows.len())?;
     match q.device() {
         Device::Cpu(cpu) => cpu::dsa_indexer::indexer_select(cpu, q, w, keys, rows, scale, out),
     }

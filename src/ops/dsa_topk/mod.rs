@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::tensor::{Device, Tensor};
 
 /// Selected key positions per row, from whichever layer computed them.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Selection {
     /// `[m, k]`: the first `lens[t]` entries of row `t` are positions in ascending order; the rest means nothing.
     pub indices: Tensor<u32>,
@@ -17,8 +17,11 @@ pub struct Selection {
 
 impl Selection {
     /// Room for no rows yet, `k` positions each.
-    pub fn new(device: &Device, k: usize) -> Self {
-        Selection { indices: Tensor::zeros(device, 0, k), lens: Tensor::zeros(device, 0, 1) }
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn new(device: &Device, k: usize) -> Result<Self> {
+        Ok(Selection { indices: Tensor::zeros(device, 0, k)?, lens: Tensor::zeros(device, 0, 1)? })
     }
 
     /// Most positions a row can select.
@@ -27,9 +30,12 @@ impl Selection {
     }
 
     /// Changes the number of rows.
-    pub fn resize(&mut self, rows: usize) {
-        self.indices.resize(rows);
-        self.lens.resize(rows);
+    ///
+    /// # Errors
+    /// As [`Tensor::resize`].
+    pub fn resize(&mut self, rows: usize) -> Result<()> {
+        self.indices.resize(rows)?;
+        self.lens.resize(rows)
     }
 
     /// The selected positions of row `t`, ascending, in host memory.
@@ -61,7 +67,7 @@ pub fn top_k(scores: &Tensor, visible: &[u32], out: &mut Selection) -> Result<()
     if out.k() == 0 {
         return Err(Error::shape("top_k", "room for at least one position", 0));
     }
-    out.resize(scores.rows());
+    out.resize(scores.rows())?;
     match scores.device() {
         Device::Cpu(cpu) => cpu::dsa_topk::top_k(cpu, scores, visible, out),
     }

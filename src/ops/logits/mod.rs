@@ -4,7 +4,7 @@ pub mod reference;
 
 use super::linear::linear;
 use crate::error::{Error, Result};
-use crate::tensor::{Matrix, Precision, Tensor};
+use crate::tensor::{Device, Matrix, Precision, Tensor};
 
 /// `y[i] = w x[rows[i]]`. `w` `[1, vocab, hidden]`, `x` `[m, hidden]`; `gathered` (`hidden` wide) and `y` (`vocab` wide) are
 /// resized to `rows.len()`.
@@ -27,10 +27,15 @@ pub fn logits(
         let want = format!("room for rows of {k} and {}", w.rows());
         return Err(Error::shape("logits", want, format!("{} and {}", gathered.cols(), y.cols())));
     }
-    gathered.resize(rows.len());
-    y.resize(rows.len());
-    for (to, r) in gathered.cpu_mut()?.chunks_exact_mut(k).zip(rows) {
-        to.copy_from_slice(&x.cpu()?[*r as usize * k..][..k]);
+    gathered.resize(rows.len())?;
+    y.resize(rows.len())?;
+    match x.device() {
+        Device::Cpu(_) => {
+            let x = x.cpu()?;
+            for (to, r) in gathered.cpu_mut()?.chunks_exact_mut(k).zip(rows) {
+                to.copy_from_slice(&x[*r as usize * k..][..k]);
+            }
+        }
     }
     linear(w, gathered, y, precision)
 }

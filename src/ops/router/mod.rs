@@ -31,7 +31,7 @@ pub struct RouterConfig {
 }
 
 /// Result of [`router`], reused from step to step.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Routing {
     /// `[m, n_experts_per_tok]`, by falling biased score.
     pub ids: Tensor<u32>,
@@ -43,12 +43,15 @@ pub struct Routing {
 
 impl Routing {
     /// Room for no rows yet.
-    pub fn new(device: &Device, n_experts: usize, n_experts_per_tok: usize) -> Self {
-        Routing {
-            ids: Tensor::zeros(device, 0, n_experts_per_tok),
-            weights: Tensor::zeros(device, 0, n_experts_per_tok),
-            logits: Tensor::zeros(device, 0, n_experts),
-        }
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn new(device: &Device, n_experts: usize, n_experts_per_tok: usize) -> Result<Self> {
+        Ok(Routing {
+            ids: Tensor::zeros(device, 0, n_experts_per_tok)?,
+            weights: Tensor::zeros(device, 0, n_experts_per_tok)?,
+            logits: Tensor::zeros(device, 0, n_experts)?,
+        })
     }
 }
 
@@ -72,9 +75,9 @@ pub fn router(w: &Matrix, bias: &Tensor, x: &Tensor, config: &RouterConfig, out:
         let got = format!("{} of {}", out.ids.cols(), out.logits.cols());
         return Err(Error::shape("router", format!("room for {k} of {n_experts} experts"), got));
     }
-    out.ids.resize(x.rows());
-    out.weights.resize(x.rows());
-    out.logits.resize(x.rows());
+    out.ids.resize(x.rows())?;
+    out.weights.resize(x.rows())?;
+    out.logits.resize(x.rows())?;
     match x.device() {
         Device::Cpu(cpu) => cpu::router::router(cpu, w, bias, x, config, out),
     }
