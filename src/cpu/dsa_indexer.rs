@@ -23,7 +23,7 @@ pub(crate) fn indexer_scores(
     scores: &mut Tensor,
 ) -> Result<()> {
     let n = scores.cols();
-    let input = Scorer { cpu, q: q.cpu()?, w: w.cpu()?, keys, rows, scale, n_heads: w.cols() };
+    let input = Scorer::new(cpu, q, w, keys, rows, scale)?;
     input.run(0, Rect::new(scores.cpu_mut()?, n));
     Ok(())
 }
@@ -38,7 +38,7 @@ pub(crate) fn indexer_select(
     out: &mut Selection,
 ) -> Result<()> {
     let k = out.k();
-    let input = Scorer { cpu, q: q.cpu()?, w: w.cpu()?, keys, rows, scale, n_heads: w.cols() };
+    let input = Scorer::new(cpu, q, w, keys, rows, scale)?;
     let n = rows.max_visible();
     let mut scores = cpu.scratch_f32(if n > k { n * rows.len().min(BLOCK_ROWS) } else { 0 });
     let (indices, lens) = (out.indices.cpu_mut()?, out.lens.cpu_mut()?);
@@ -87,7 +87,18 @@ struct Scorer<'a> {
     n_heads: usize,
 }
 
-impl Scorer<'_> {
+impl<'a> Scorer<'a> {
+    fn new(
+        cpu: &'a Cpu,
+        q: &'a Tensor,
+        w: &'a Tensor,
+        keys: &'a PagedRows,
+        rows: &'a RaggedRows,
+        scale: f32,
+    ) -> Result<Self> {
+        Ok(Scorer { cpu, q: q.cpu()?, w: w.cpu()?, keys, rows, scale, n_heads: w.cols() })
+    }
+
     /// Scores of rows `first..` into `out`, one row each.
     fn run(&self, first: usize, out: Rect<'_>) {
         let cpu = self.cpu;

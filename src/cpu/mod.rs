@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub use simd::SimdLevel;
 
 use crate::error::{Error, Result};
+use crate::quant::{self, Weight};
 
 /// Below this many multiply-adds a task is not worth handing to another thread (a hand-over takes about 5 us).
 const MIN_TASK: usize = 32 * 1024;
@@ -142,6 +143,14 @@ impl Cpu {
     /// Scratch of `n` floats with arbitrary contents.
     fn scratch_f32(&self, n: usize) -> ScratchF32<'_> {
         ScratchF32 { words: self.scratch(n.div_ceil(2)), n }
+    }
+}
+
+/// Dequantizes blocks of a [`Matrix`](crate::tensor::Matrix), which holds only supported types in whole blocks: there is
+/// nothing to report. Were it wrong all the same, the values would be NaN and not whatever stood there.
+fn dequantize(w: &Weight, blocks: &[u8], out: &mut [f32]) {
+    if quant::dequantize(w.ty(), blocks, out).is_err() {
+        out.fill(f32::NAN);
     }
 }
 

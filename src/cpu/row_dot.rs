@@ -4,8 +4,8 @@
 use pulp::{Simd, WithSimd};
 
 use super::rect::Rect;
-use super::{Cpu, simd};
-use crate::quant::{Weight, dequantize};
+use super::{Cpu, dequantize, simd};
+use crate::quant::Weight;
 
 /// Most rows of activations that [`rows_dot`] takes.
 pub(super) const MAX_DOTS: usize = 4;
@@ -45,8 +45,7 @@ fn buffered_dots(cpu: &Cpu, w: &Weight, slab: usize, first: usize, x: Rows<'_>, 
     for i in (0..y.cols()).step_by(at_once) {
         let n = at_once.min(y.cols() - i);
         let values = &mut values[..n * k];
-        let done = dequantize(w.ty(), w.rows_bytes(slab, first + i..first + i + n), values);
-        debug_assert!(done.is_ok(), "a Matrix holds only supported types in whole blocks");
+        dequantize(w, w.rows_bytes(slab, first + i..first + i + n), values);
         for t in 0..y.rows() {
             cpu.dispatch(Dots { values, x: x.row(t, k), y: &mut y.row(t)[i..i + n] });
         }

@@ -1,9 +1,9 @@
 //! Products of weights with many activations: tiles of weight rows become f32 columns, the form that the GEMM takes as it
 //! is. Sixteen rows by 256 columns are dequantized into a buffer in the first-level cache and transposed from there.
 
-use super::Cpu;
 use super::rect::{Rect, gemm};
-use crate::quant::{Weight, dequantize};
+use super::{Cpu, dequantize};
+use crate::quant::Weight;
 
 /// Columns dequantized and multiplied at a time: whole blocks of every type. Sums of more products than these are sums of
 /// their sums, which rounds less than one long chain.
@@ -74,8 +74,7 @@ impl Part<'_> {
         }
         for (row, out) in self.rows.chunks_exact(self.w.row_bytes()).zip(out.chunks_exact_mut(BUFFER_STRIDE))
         {
-            let done = dequantize(self.w.ty(), self.blocks(row), &mut out[..self.cols]);
-            debug_assert!(done.is_ok(), "a Matrix holds only supported types in whole blocks");
+            dequantize(self.w, self.blocks(row), &mut out[..self.cols]);
         }
     }
 

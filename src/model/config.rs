@@ -101,7 +101,7 @@ impl Config {
             first_k_dense_replace: keys.count("leading_dense_block_count")?.min(n_layers),
             moe_intermediate_size: keys.moe_intermediate_size(n_layers)?,
             n_routed_experts,
-            n_shared_experts: keys.count_or("expert_shared_count", 0)?,
+            n_shared_experts: keys.count("expert_shared_count")?,
             router: keys.router(n_routed_experts)?,
             n_heads: keys.extent("attention.head_count", 1)?,
             q_lora_rank: keys.extent("attention.q_lora_rank", 1)?,
@@ -299,13 +299,7 @@ impl Keys<'_> {
                 Gating::Sigmoid
             }
         };
-        let norm_topk_prob = match self.meta.get::<bool>(&Self::key("expert_weights_norm"))? {
-            Some(norm) => norm,
-            None => {
-                self.assume(format!("{} is absent: false", Self::key("expert_weights_norm")));
-                false
-            }
-        };
+        let norm_topk_prob = self.meta.require(&Self::key("expert_weights_norm"))?;
         let routed_scaling_factor = self.positive("expert_weights_scale")?;
         Ok(RouterConfig { n_experts_per_tok, gating, norm_topk_prob, routed_scaling_factor })
     }

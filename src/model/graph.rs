@@ -130,7 +130,9 @@ impl Model {
     }
 
     /// Appends the tokens of a batch to their sequences and returns the wanted logits, `[rows, vocab]`, in the order of
-    /// the batch. The result does not depend on how sequences are cut into batches, nor on what else a batch holds.
+    /// the batch. How sequences are cut into batches, and what else a batch holds,
+    /// changes results only by f32 rounding; under [`Precision::Fast`] by more, since the blocks of int8 activations are
+    /// 32 wide for one row and 256 for several.
     ///
     /// # Errors
     /// [`Error::Argument`] for an empty batch, empty, unknown or repeated sequences, unknown tokens; [`Error::Capacity`] if
