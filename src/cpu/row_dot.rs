@@ -259,7 +259,8 @@ mod tests {
                     for (i, y) in row.iter().enumerate() {
                         let products = || values[i * k..][..k].iter().zip(rows.row(t, k)).map(|(w, x)| *w as f64 * *x as f64);
                         let (want, size): (f64, f64) = (products().sum(), products().map(f64::abs).sum());
-                        prop_assert!((*y as f64 - want).abs() <= 1e-6 * size, "{} {}: {} for {}", ty, level, y, want);
+                        // Chains of at most 175 products (four of them, portable), each step half a unit off at worst.
+                        prop_assert!((*y as f64 - want).abs() <= 180.0 * 6e-8 * size, "{} {}: {} for {}", ty, level, y, want);
                     }
                 }
             }
