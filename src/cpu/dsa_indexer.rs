@@ -9,9 +9,11 @@ use crate::error::Result;
 use crate::ops::dsa_topk::Selection;
 use crate::tensor::{PagedRows, RaggedRows, Tensor};
 
-/// Keys per task, and rows per block of [`indexer_select`]: 64 rows over 128k keys are 32 MiB of scores.
+/// Keys per task.
 const TILE_KEYS: usize = 256;
-const BLOCK_ROWS: usize = 64;
+
+/// Scores that [`indexer_select`] holds at a time (16 MiB), unless a single row has more.
+const BLOCK_SCORES: usize = 4 << 20;
 
 pub(crate) fn indexer_scores(
     cpu: &Cpu,
@@ -40,10 +42,11 @@ pub(crate) fn indexer_select(
     let k = out.k();
     let input = Scorer::new(cpu, q, w, keys, rows, scale)?;
     let n = rows.max_visible();
-    let mut scores = cpu.scratch_f32(if n > k { n * rows.len().min(BLOCK_ROWS) } else { 0 });
+    let block_rows = (BLOCK_SCORES / n.max(1)).clamp(1, rows.len().max(1));
+    let mut scores = cpu.scratch_f32(if n > k { n * block_rows } else { 0 });
     let (indices, lens) = (out.indices.cpu_mut()?, out.lens.cpu_mut()?);
-    for first in (0..rows.len()).step_by(BLOCK_ROWS) {
-        let block = first..rows.len().min(first + BLOCK_ROWS);
+    for first in (0..rows.len()).step_by(block_rows) {
+        let block = first..rows.len().min(first + block_rows);
         if block.clone().any(|t| rows.visible(t) > k) {
             input.run(first, Rect::new(&mut scores[..block.len() * n], n));
         }

@@ -126,9 +126,12 @@ impl WithSimd for Task<'_> {
 #[inline(always)]
 fn softmax(scores: &mut [f32]) {
     let max = scores.iter().fold(f32::NEG_INFINITY, |m, s| m.max(*s));
-    let mut sum = 0.0f64;
     for s in scores.iter_mut() {
         *s = simd::exp(*s - max);
+    }
+    // On its own: in one loop with the exponential it would keep that from vectorizing.
+    let mut sum = 0.0f64;
+    for s in scores.iter() {
         sum += *s as f64;
     }
     let inverse = (1.0 / sum) as f32;

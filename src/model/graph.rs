@@ -205,7 +205,7 @@ impl Model {
         let Model { config: c, weights, workspace: ws, counters, options, .. } = self;
         let precision = options.precision;
         let eps = c.rms_norm_eps;
-        ws.resize()?;
+        ws.resize(cache.capacity())?;
         let sparse = options.attention == Attention::Sparse && ws.rows.max_visible() > c.index_topk;
         counters.steps += 1;
         counters.tokens += ws.rows.len() as u64;
@@ -439,13 +439,13 @@ impl Workspace {
         Ok(())
     }
 
-    /// Gives all intermediate results the rows of the step.
-    fn resize(&mut self) -> Result<()> {
+    /// Gives all intermediate results the rows of the step; a selection only if the cache can hold more than it selects.
+    fn resize(&mut self, capacity: usize) -> Result<()> {
         let m = self.tokens.len();
         let Workspace { x, h, r, angles, qr, kv, q, q_abs, u, o, k_idx, w_idx, q_idx, selection, .. } = self;
         for t in [x, h, r, angles, qr, kv, q, q_abs, u, o, k_idx, w_idx, q_idx] {
             t.resize(m)?;
         }
-        selection.resize(m)
+        if capacity > selection.k() { selection.resize(m) } else { Ok(()) }
     }
 }

@@ -4,6 +4,7 @@ use half::{bf16, f16};
 
 use super::{Device, Tensor, zeroed};
 use crate::error::{Error, Result};
+use crate::quant::scalar::f16_to_f32;
 
 /// Rows (tokens) per page.
 pub const PAGE_ROWS: usize = 64;
@@ -170,7 +171,7 @@ impl PagedRows {
     }
 
     /// The row at `slot` converted into `buf` (the row itself when it is f32 already, so nothing is copied then).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn row_in<'a>(&'a self, slot: u32, buf: &'a mut [f32]) -> &'a [f32] {
         let at = slot as usize * self.width;
         if let Rows::F32(v) = &self.rows {
@@ -180,13 +181,14 @@ impl PagedRows {
         buf
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, slot: u32, out: &mut [f32]) {
         let range = slot as usize * self.width..(slot as usize + 1) * self.width;
         match &self.rows {
             Rows::F32(v) => out.copy_from_slice(&v[range]),
             Rows::Bf16(v) => v[range].iter().zip(out).for_each(|(x, o)| *o = x.to_f32()),
-            Rows::F16(v) => v[range].iter().zip(out).for_each(|(x, o)| *o = x.to_f32()),
+            // Not the half crate's conversion: it asks for F16C in a call for every value.
+            Rows::F16(v) => v[range].iter().zip(out).for_each(|(x, o)| *o = f16_to_f32(x.to_le_bytes())),
         }
     }
 }
