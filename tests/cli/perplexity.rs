@@ -45,14 +45,6 @@ fn of_a_text_that_it_knows() {
 }
 
 #[test]
-fn of_the_model_that_shares_indexers() {
-    let model = repository("models/nano-shared-ud.gguf");
-    for (text, want) in [("train", 18.6179), ("train-shared", 18.9591), ("held", 98.902)] {
-        close(&score(text, &["--model", &model])["perplexity"], want, 1e-3);
-    }
-}
-
-#[test]
 fn chunks_are_cut_as_described() {
     let two = score("held", &["--context", "65", "--chunks", "2", "--dense"]);
     assert_eq!(two["chunks"], 2);
