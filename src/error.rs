@@ -69,6 +69,45 @@ pub enum Error {
         /// How much there is.
         available: u64,
     },
+    /// No GPU can be used: no driver, one that is too old, no such device.
+    #[error("no usable GPU: {0}")]
+    NoGpu(String),
+    /// The binary holds no code of a kernel for this GPU; nothing was run.
+    #[error("{entry}: this build holds no code for {gpu}, only {built_for}")]
+    NoKernelImage {
+        /// The kernel.
+        entry: &'static str,
+        /// The GPU.
+        gpu: String,
+        /// What there is code for.
+        built_for: String,
+    },
+    /// Device memory ran out; nothing was changed.
+    #[error("{gpu}: {} for {label}, {} of {} free; held: {}", Mib(*.needed), Mib(*.free), Mib(*.total), breakdown(.held))]
+    OutOfMemory {
+        /// What the memory was for.
+        label: &'static str,
+        /// Bytes asked for.
+        needed: u64,
+        /// The GPU.
+        gpu: String,
+        /// Bytes free.
+        free: u64,
+        /// Bytes in all.
+        total: u64,
+        /// Bytes that this process holds, by label.
+        held: Vec<(&'static str, u64)>,
+    },
+    /// The CUDA driver, or the emulator, reported an error. The device is not used any more after the first.
+    #[error("{gpu}: {call}: {message}")]
+    Driver {
+        /// The GPU.
+        gpu: String,
+        /// What was being done.
+        call: String,
+        /// The error, by name and in words.
+        message: String,
+    },
     /// Tokenizer or chat template failed.
     #[error("{what}: {message}")]
     Text {
@@ -101,6 +140,20 @@ impl fmt::Display for Place {
             Place::SplitSet => write!(f, "split set"),
         }
     }
+}
+
+/// Bytes for people.
+struct Mib(u64);
+
+impl fmt::Display for Mib {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} MiB", self.0 as f64 / f64::from(1 << 20))
+    }
+}
+
+fn breakdown(held: &[(&str, u64)]) -> String {
+    let held: Vec<_> = held.iter().map(|(label, bytes)| format!("{label} {}", Mib(*bytes))).collect();
+    if held.is_empty() { "nothing".into() } else { held.join(", ") }
 }
 
 impl Error {

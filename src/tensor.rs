@@ -6,9 +6,12 @@ mod paged;
 
 pub use paged::{CacheType, PAGE_ROWS, PagedRows, RaggedRows};
 
+use std::sync::Arc;
+
 use crate::cpu::Cpu;
+use crate::cuda::{Buffer, Gpu};
 use crate::error::{Error, Result};
-use crate::quant::Weight;
+use crate::quant::{GgmlType, Weight};
 
 /// Where data lives and work runs.
 #[derive(Debug, Clone)]
@@ -16,6 +19,8 @@ use crate::quant::Weight;
 pub enum Device {
     /// This machine's processor, with its own thread pool.
     Cpu(Cpu),
+    /// A GPU, or an emulated one.
+    Cuda(Gpu),
 }
 
 impl Device {
@@ -27,12 +32,54 @@ impl Device {
         Ok(Device::Cpu(Cpu::new(threads)?))
     }
 
+    /// GPU number `ordinal` of this machine.
+    ///
+    /// # Errors
+    /// [`Error::NoGpu`] if there is none, or no driver; [`Error::Driver`].
+    #[cfg(feature = "cuda")]
+    pub fn cuda(ordinal: usize) -> Result<Self> {
+        Ok(Device::Cuda(crate::cuda::driver::gpu(ordinal)?))
+    }
+
+    /// The first GPU if this build has kernels and the machine has one that they run on, else the CPU.
+    ///
+    /// # Errors
+    /// As [`Device::cpu`]; what goes wrong with a GPU that is there.
+    pub fn auto() -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        match Device::cuda(0) {
+            Err(Error::NoGpu(_)) => {}
+            device_or_trouble => return device_or_trouble,
+        }
+        Device::cpu(None)
+    }
+
+    /// The GPU.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if it is none.
+    pub fn gpu(&self) -> Result<&Gpu> {
+        match self {
+            Device::Cuda(gpu) => Ok(gpu),
+            Device::Cpu(_) => Err(Error::unsupported("work of a GPU", format!("this is {}", self.name()))),
+        }
+    }
+
     /// Short name for reports, for example `cpu (2 threads, avx512)`.
     pub fn name(&self) -> String {
         match self {
             Device::Cpu(cpu) => cpu.name(),
+            Device::Cuda(gpu) => gpu.name(),
         }
     }
+}
+
+/// Data of one device asked for on another.
+fn elsewhere<T>(what: &str, device: &Device) -> Result<T> {
+    Err(Error::unsupported(
+        format!("access to a {what} from elsewhere"),
+        format!("it lies on {}", device.name()),
+    ))
 }
 
 /// How quantized linear layers treat their activations. Always printed in reports.
@@ -56,7 +103,7 @@ impl std::fmt::Display for Precision {
     }
 }
 
-/// Element types of a [`Tensor`].
+/// Element types of a [`Tensor`]. The default value has zero bytes only.
 pub trait Element: bytemuck::Pod + Default + Send + Sync + std::fmt::Debug {}
 impl Element for f32 {}
 impl Element for u32 {}
@@ -64,7 +111,12 @@ impl Element for u32 {}
 #[derive(Debug)]
 enum Storage<T> {
     Cpu(Vec<T>),
+    /// At least as long as the values; what is behind them is left over from larger steps.
+    Cuda(Buffer<T>),
 }
+
+/// In [`Gpu::held`].
+const LABEL: &str = "activations";
 
 /// A dense row-major matrix `[rows, cols]` on a device. Rows are tokens; heads lie side by side in a row.
 #[derive(Debug)]
@@ -79,11 +131,12 @@ impl<T: Element> Tensor<T> {
     /// All zeros.
     ///
     /// # Errors
-    /// [`Error::Capacity`] for more values than there is memory.
+    /// [`Error::Capacity`] for more values than there is memory; [`Error::OutOfMemory`] or [`Error::Driver`] of a GPU.
     pub fn zeros(device: &Device, rows: usize, cols: usize) -> Result<Self> {
         let n = values::<T>(rows, cols)?;
         let storage = match device {
             Device::Cpu(_) => Storage::Cpu(zeroed(n)?),
+            Device::Cuda(gpu) => Storage::Cuda(gpu.zeros(LABEL, n)?),
         };
         Ok(Tensor { device: device.clone(), rows, cols, storage })
     }
@@ -91,7 +144,8 @@ impl<T: Element> Tensor<T> {
     /// Takes `[rows, cols]` values, row after row.
     ///
     /// # Errors
-    /// [`Error::Shape`] unless there are exactly `rows * cols` of them.
+    /// [`Error::Shape`] unless there are exactly `rows * cols` of them; [`Error::OutOfMemory`] or [`Error::Driver`] of a
+    /// GPU.
     pub fn from_vec(device: &Device, rows: usize, cols: usize, values: Vec<T>) -> Result<Self> {
         if Some(values.len()) != rows.checked_mul(cols) {
             return Err(Error::shape(
@@ -102,6 +156,7 @@ impl<T: Element> Tensor<T> {
         }
         let storage = match device {
             Device::Cpu(_) => Storage::Cpu(values),
+            Device::Cuda(gpu) => Storage::Cuda(gpu.upload(LABEL, &values)?),
         };
         Ok(Tensor { device: device.clone(), rows, cols, storage })
     }
@@ -127,16 +182,23 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Changes the number of rows; new rows are zero. Memory once grown is kept, so steps of varying size do not
-    /// allocate after the largest.
+    /// allocate after the largest. On a GPU growing changes the address.
     ///
     /// # Errors
-    /// [`Error::Capacity`] for more values than there is memory; nothing is changed then.
+    /// As [`Tensor::zeros`]; nothing is changed then.
     pub fn resize(&mut self, rows: usize) -> Result<()> {
         let n = values::<T>(rows, self.cols)?;
         match &mut self.storage {
             Storage::Cpu(v) => {
                 v.try_reserve(n.saturating_sub(v.len())).map_err(|_| no_memory::<T>(n))?;
                 v.resize(n, T::default());
+            }
+            Storage::Cuda(buffer) => {
+                let before = self.rows * self.cols;
+                grow(buffer, before, n)?;
+                if n > before {
+                    buffer.fill_bytes(before..n, 0)?;
+                }
             }
         }
         self.rows = rows;
@@ -146,13 +208,20 @@ impl<T: Element> Tensor<T> {
     /// Adds the rows of another tensor of the same width.
     ///
     /// # Errors
-    /// [`Error::Shape`] if widths differ.
+    /// [`Error::Shape`] if widths differ, [`Error::Unsupported`] if devices do; [`Error::OutOfMemory`] or
+    /// [`Error::Driver`] of a GPU. Nothing is changed then.
     pub fn append(&mut self, other: &Self) -> Result<()> {
         if other.cols != self.cols {
             return Err(Error::shape("append", format!("rows of {}", self.cols), other.cols));
         }
         match (&mut self.storage, &other.storage) {
             (Storage::Cpu(to), Storage::Cpu(from)) => to.extend_from_slice(from),
+            (Storage::Cuda(to), Storage::Cuda(from)) => {
+                let (before, more) = (self.rows * self.cols, other.rows * other.cols);
+                grow(to, before, before + more)?;
+                to.copy_from(before, from, 0..more)?;
+            }
+            _ => return elsewhere("tensor", &other.device),
         }
         self.rows += other.rows;
         Ok(())
@@ -165,8 +234,37 @@ impl<T: Element> Tensor<T> {
     pub fn try_clone(&self) -> Result<Self> {
         let storage = match &self.storage {
             Storage::Cpu(v) => Storage::Cpu(v.clone()),
+            Storage::Cuda(from) => {
+                let n = self.rows * self.cols;
+                let mut buffer = from.gpu().alloc(LABEL, n)?;
+                buffer.copy_from(0, from, 0..n)?;
+                Storage::Cuda(buffer)
+            }
         };
         Ok(Tensor { device: self.device.clone(), storage, ..*self })
+    }
+
+    /// Sets all values to one.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] of a GPU.
+    pub fn fill(&mut self, value: T) -> Result<()> {
+        match &mut self.storage {
+            Storage::Cpu(v) => v.fill(value),
+            Storage::Cuda(buffer) => buffer.upload(0, &vec![value; self.rows * self.cols])?,
+        }
+        Ok(())
+    }
+
+    /// A copy of the values in host memory, row after row, wherever the tensor lives.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] of a GPU, also of earlier work.
+    pub fn to_vec(&self) -> Result<Vec<T>> {
+        match &self.storage {
+            Storage::Cpu(v) => Ok(v.clone()),
+            Storage::Cuda(buffer) => buffer.to_vec(0..self.rows * self.cols),
+        }
     }
 
     /// The values in host memory, row after row.
@@ -176,6 +274,7 @@ impl<T: Element> Tensor<T> {
     pub fn cpu(&self) -> Result<&[T]> {
         match &self.storage {
             Storage::Cpu(v) => Ok(v),
+            Storage::Cuda(_) => elsewhere("tensor", &self.device),
         }
     }
 
@@ -186,8 +285,41 @@ impl<T: Element> Tensor<T> {
     pub fn cpu_mut(&mut self) -> Result<&mut [T]> {
         match &mut self.storage {
             Storage::Cpu(v) => Ok(v),
+            Storage::Cuda(_) => elsewhere("tensor", &self.device),
         }
     }
+
+    /// The values on a GPU, row after row, in the front of a buffer that may be longer.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the tensor lives elsewhere.
+    pub fn cuda(&self) -> Result<&Buffer<T>> {
+        match &self.storage {
+            Storage::Cuda(buffer) => Ok(buffer),
+            Storage::Cpu(_) => elsewhere("tensor", &self.device),
+        }
+    }
+
+    /// As [`Tensor::cuda`], writable.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the tensor lives elsewhere.
+    pub fn cuda_mut(&mut self) -> Result<&mut Buffer<T>> {
+        match &mut self.storage {
+            Storage::Cuda(buffer) => Ok(buffer),
+            Storage::Cpu(_) => elsewhere("tensor", &self.device),
+        }
+    }
+}
+
+/// Makes room for `n` values; the first `keep` stay.
+fn grow<T: Element>(buffer: &mut Buffer<T>, keep: usize, n: usize) -> Result<()> {
+    if n > buffer.len() {
+        let mut larger = buffer.gpu().alloc(LABEL, n)?;
+        larger.copy_from(0, buffer, 0..keep)?;
+        *buffer = larger;
+    }
+    Ok(())
 }
 
 /// Number of values of a matrix.
@@ -216,13 +348,24 @@ pub struct Matrix {
 #[derive(Debug, Clone)]
 enum MatrixStorage {
     Cpu(Weight),
+    Cuda(Arc<DeviceWeight>),
+}
+
+/// A weight in the memory of a GPU: blocks as they lie in the file, slab after slab, row after row.
+#[derive(Debug)]
+pub struct DeviceWeight {
+    /// Block type.
+    pub ty: GgmlType,
+    /// The blocks.
+    pub blocks: Buffer<u8>,
 }
 
 impl Matrix {
     /// Brings a weight to a device. On the CPU nothing is copied: blocks are read where they lie.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for types that cannot be dequantized, by name; [`Error::Shape`] for an empty weight.
+    /// [`Error::Unsupported`] for types that cannot be dequantized, by name; [`Error::Shape`] for an empty weight;
+    /// [`Error::OutOfMemory`] or [`Error::Driver`] of a GPU.
     pub fn new(device: &Device, weight: Weight) -> Result<Self> {
         crate::quant::check_supported(weight.ty())?;
         let shape = weight.shape();
@@ -231,6 +374,10 @@ impl Matrix {
         }
         let storage = match device {
             Device::Cpu(_) => MatrixStorage::Cpu(weight),
+            Device::Cuda(gpu) => {
+                let blocks = gpu.upload("weights", weight.bytes())?;
+                MatrixStorage::Cuda(Arc::new(DeviceWeight { ty: weight.ty(), blocks }))
+            }
         };
         Ok(Matrix { device: device.clone(), shape, storage })
     }
@@ -267,6 +414,18 @@ impl Matrix {
     pub fn cpu(&self) -> Result<&Weight> {
         match &self.storage {
             MatrixStorage::Cpu(w) => Ok(w),
+            MatrixStorage::Cuda(_) => elsewhere("matrix", &self.device),
+        }
+    }
+
+    /// The blocks in the memory of a GPU.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the matrix lives elsewhere.
+    pub fn cuda(&self) -> Result<&DeviceWeight> {
+        match &self.storage {
+            MatrixStorage::Cuda(w) => Ok(w),
+            MatrixStorage::Cpu(_) => elsewhere("matrix", &self.device),
         }
     }
 }

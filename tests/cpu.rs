@@ -27,3 +27,4 @@ suites::moe::moe_properties!(crate::devices, 32);
 suites::norm::norm_properties!(crate::devices, 48);
 suites::rope::rope_properties!(crate::devices, 96);
 suites::router::router_properties!(crate::devices, 64);
+suites::tensor::tensor_properties!(crate::devices, 1);

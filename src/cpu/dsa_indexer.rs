@@ -99,7 +99,7 @@ impl<'a> Scorer<'a> {
         rows: &'a RaggedRows,
         scale: f32,
     ) -> Result<Self> {
-        Ok(Scorer { cpu, q: q.cpu()?, w: w.cpu()?, keys, rows, scale, n_heads: w.cols() })
+        Ok(Scorer { cpu, q: q.cpu()?, w: w.cpu()?, keys: keys.on_cpu()?, rows, scale, n_heads: w.cols() })
     }
 
     /// Scores of rows `first..` into `out`, one row each.

@@ -27,7 +27,7 @@ pub(crate) fn mla_attention(
             }
         }
     }
-    let q = q.cpu()?;
+    let (q, cache) = (q.cpu()?, cache.on_cpu()?);
     let cols = out.cols();
     // Heads of one token share its keys, so a task takes as many as balance leaves: all, once there are tokens enough.
     let heads_per_task =

@@ -198,7 +198,7 @@ impl Cache {
             });
         }
         for (seq, n) in wanted {
-            self.grow(seq, n);
+            self.grow(seq, n)?;
         }
         Ok(())
     }
@@ -222,16 +222,21 @@ impl Cache {
     }
 
     /// The pages were counted by `reserve`.
-    fn grow(&mut self, seq: SeqId, n: usize) {
-        let Some(mut entry) = self.sequences.remove(&seq) else { return };
-        if let Some(shared) = self.tail(&entry).filter(|p| self.holders[*p as usize] > 1)
-            && let Some(page) = self.free.pop()
-        {
+    fn grow(&mut self, seq: SeqId, n: usize) -> Result<()> {
+        let tail = self.tail(self.entry(seq)?).filter(|p| self.holders[*p as usize] > 1);
+        let copy = tail.and_then(|shared| Some((shared, *self.free.last()?)));
+        if let Some((shared, page)) = copy {
+            // First, since it can fail.
+            for rows in self.latent.iter_mut().chain(self.index.iter_mut().flatten()) {
+                rows.copy_page(shared, page)?;
+            }
+        }
+        let Some(mut entry) = self.sequences.remove(&seq) else { return Ok(()) };
+        if let Some((shared, page)) = copy {
+            self.free.pop();
             entry.pages[entry.len / PAGE_ROWS] = page;
             self.holders[shared as usize] -= 1;
             self.holders[page as usize] = 1;
-            let caches = self.latent.iter_mut().chain(self.index.iter_mut().flatten());
-            caches.for_each(|rows| rows.copy_page(shared, page));
         }
         // The table gets its full size at once, so that decoding across pages allocates nothing.
         let most = self.holders.len().min(self.max_len.div_ceil(PAGE_ROWS));
@@ -243,6 +248,7 @@ impl Cache {
             entry.pages.push(page);
         }
         self.sequences.insert(seq, entry);
+        Ok(())
     }
 
     fn insert(&mut self, entry: Entry) -> SeqId {

@@ -27,6 +27,7 @@ pub mod norm;
 pub mod rope;
 pub mod router;
 
+use crate::cuda::Gpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Element, Tensor};
 
@@ -42,6 +43,11 @@ pub(crate) fn expect<T: Element>(
         return Ok(());
     }
     Err(Error::shape(op, format!("{what} [{rows}, {cols}]"), format!("{:?}", t.shape())))
+}
+
+/// The answer of an operation that has no kernel yet.
+pub(crate) fn no_kernel<T>(op: &str, gpu: &Gpu) -> Result<T> {
+    Err(Error::unsupported(format!("{op} on {}", gpu.name()), "it has no kernel yet"))
 }
 
 /// For the references: fails unless a slice has `want` values.

@@ -2,7 +2,8 @@
 
 use half::{bf16, f16};
 
-use super::{Device, Tensor, zeroed};
+use super::{Device, Tensor, elsewhere, zeroed};
+use crate::cuda::Buffer;
 use crate::error::{Error, Result};
 use crate::quant::scalar::f16_to_f32;
 
@@ -59,6 +60,8 @@ enum Rows {
     F32(Vec<f32>),
     Bf16(Vec<bf16>),
     F16(Vec<f16>),
+    /// Values of the type, as bytes.
+    Cuda(CacheType, Buffer<u8>),
 }
 
 /// `pages * PAGE_ROWS` rows of `width` values. A *slot* is `page * PAGE_ROWS + row in page`.
@@ -75,7 +78,7 @@ impl PagedRows {
     ///
     /// # Errors
     /// [`Error::Shape`] for an empty cache, [`Error::Capacity`] for more pages than can be numbered or more memory than there
-    /// is.
+    /// is; [`Error::OutOfMemory`] or [`Error::Driver`] of a GPU.
     pub fn new(device: &Device, pages: usize, width: usize, ty: CacheType) -> Result<Self> {
         if pages == 0 || width == 0 {
             return Err(Error::shape(
@@ -89,10 +92,11 @@ impl PagedRows {
             let available = (u32::MAX as usize / PAGE_ROWS) as u64;
             return Err(Error::Capacity { what: "cache pages".into(), needed: pages as u64, available });
         };
-        let rows = match ty {
-            CacheType::F32 => Rows::F32(zeroed(n)?),
-            CacheType::Bf16 => Rows::Bf16(zeroed(n)?),
-            CacheType::F16 => Rows::F16(zeroed(n)?),
+        let rows = match (device, ty) {
+            (Device::Cuda(gpu), _) => Rows::Cuda(ty, gpu.zeros("cache", n * ty.bytes())?),
+            (_, CacheType::F32) => Rows::F32(zeroed(n)?),
+            (_, CacheType::Bf16) => Rows::Bf16(zeroed(n)?),
+            (_, CacheType::F16) => Rows::F16(zeroed(n)?),
         };
         Ok(PagedRows { device: device.clone(), width, slots, rows })
     }
@@ -118,13 +122,22 @@ impl PagedRows {
             Rows::F32(_) => CacheType::F32,
             Rows::Bf16(_) => CacheType::Bf16,
             Rows::F16(_) => CacheType::F16,
+            Rows::Cuda(ty, _) => ty,
+        }
+    }
+
+    /// Fails unless the rows are in host memory.
+    pub(crate) fn on_cpu(&self) -> Result<&Self> {
+        match self.rows {
+            Rows::Cuda(..) => elsewhere("cache", &self.device),
+            _ => Ok(self),
         }
     }
 
     /// Stores row `t` of `src` at `slots[t]`, rounded to the cache's type.
     ///
     /// # Errors
-    /// [`Error::Shape`] if widths, counts or slots do not fit; nothing is written then.
+    /// [`Error::Shape`] if widths, counts or slots do not fit, [`Error::Unsupported`] on a GPU; nothing is written then.
     pub fn write(&mut self, slots: &[u32], src: &Tensor) -> Result<()> {
         if src.cols() != self.width || src.rows() != slots.len() {
             return Err(Error::shape(
@@ -142,32 +155,52 @@ impl PagedRows {
             Rows::F32(v) => rows.for_each(|(x, at)| v[at..at + w].copy_from_slice(x)),
             Rows::Bf16(v) => rows.for_each(|(x, at)| round(x, &mut v[at..at + w], bf16::from_f32)),
             Rows::F16(v) => rows.for_each(|(x, at)| round(x, &mut v[at..at + w], f16::from_f32)),
+            Rows::Cuda(..) => return elsewhere("cache", &self.device),
         }
         Ok(())
     }
 
-    /// Copies page `from` to page `to` (both in range: the page table's contract).
-    pub(crate) fn copy_page(&mut self, from: u32, to: u32) {
+    /// Copies page `from` to another page `to` (both in range: the page table's contract).
+    ///
+    /// # Errors
+    /// [`Error::Driver`] of a GPU.
+    pub(crate) fn copy_page(&mut self, from: u32, to: u32) -> Result<()> {
         let n = PAGE_ROWS * self.width;
         let (from, to) = (from as usize * n, to as usize * n);
         match &mut self.rows {
             Rows::F32(v) => v.copy_within(from..from + n, to),
             Rows::Bf16(v) => v.copy_within(from..from + n, to),
             Rows::F16(v) => v.copy_within(from..from + n, to),
+            Rows::Cuda(ty, bytes) => {
+                let size = ty.bytes();
+                bytes.copy_within(from * size..(from + n) * size, to * size)?;
+            }
         }
+        Ok(())
     }
 
     /// Reads the row at `slot` as f32. For tests, traces and references.
     ///
     /// # Errors
-    /// [`Error::Shape`] if there is no such slot.
+    /// [`Error::Shape`] if there is no such slot; [`Error::Driver`] of a GPU.
     pub fn row(&self, slot: u32) -> Result<Vec<f32>> {
         if slot as usize >= self.slots {
             return Err(Error::shape("cache row", format!("a slot below {}", self.slots), slot));
         }
-        let mut out = vec![0.0; self.width];
-        self.read(slot, &mut out);
-        Ok(out)
+        let Rows::Cuda(ty, bytes) = &self.rows else {
+            let mut out = vec![0.0; self.width];
+            self.read(slot, &mut out);
+            return Ok(out);
+        };
+        let n = self.width * ty.bytes();
+        let row = bytes.to_vec(slot as usize * n..(slot as usize + 1) * n)?;
+        let halves =
+            |f: fn(u16) -> f32| row.chunks_exact(2).map(|b| f(u16::from_le_bytes([b[0], b[1]]))).collect();
+        Ok(match ty {
+            CacheType::F32 => bytemuck::allocation::pod_collect_to_vec(&row),
+            CacheType::Bf16 => halves(|bits| bf16::from_bits(bits).to_f32()),
+            CacheType::F16 => halves(|bits| f16::from_bits(bits).to_f32()),
+        })
     }
 
     /// The row at `slot` converted into `buf` (the row itself when it is f32 already, so nothing is copied then).
@@ -189,6 +222,7 @@ impl PagedRows {
             Rows::Bf16(v) => v[range].iter().zip(out).for_each(|(x, o)| *o = x.to_f32()),
             // Not the half crate's conversion: it asks for F16C in a call for every value.
             Rows::F16(v) => v[range].iter().zip(out).for_each(|(x, o)| *o = f16_to_f32(x.to_le_bytes())),
+            Rows::Cuda(..) => out.fill(f32::NAN), // Callers have asked `on_cpu`.
         }
     }
 }

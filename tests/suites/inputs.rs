@@ -134,7 +134,7 @@ pub fn untouched(t: &Tensor) -> bool {
 
 /// The values of a tensor.
 pub fn host(t: &Tensor) -> Vec<f32> {
-    t.cpu().unwrap().to_vec()
+    t.to_vec().unwrap()
 }
 
 /// Results that can be compared bit for bit.

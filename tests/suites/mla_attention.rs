@@ -233,8 +233,9 @@ pub fn absorbed_is_naive(devices: &[Device], c: NaiveCase) -> TestCaseResult {
         let latent = Heads { n: c.heads, stride: to, offset: 0, len: c.rank };
         let q_on = tensor(d, c.heads * from, &q);
         head_linear(&matrix(d, &k_b), &q_on, nope, &mut absorbed, latent, Precision::Exact)?;
-        let parts = absorbed.cpu_mut()?.chunks_mut(to).zip(q.chunks(from));
-        parts.for_each(|(a, q)| a[c.rank..].copy_from_slice(&q[c.nope..]));
+        let mut parts = host(&absorbed);
+        parts.chunks_mut(to).zip(q.chunks(from)).for_each(|(a, q)| a[c.rank..].copy_from_slice(&q[c.nope..]));
+        let absorbed = tensor(d, c.heads * to, &parts);
 
         let (cache, rows) = batch.on(d)?;
         let mut u = poisoned(d, batch.rows(), c.heads * c.rank);

@@ -59,13 +59,13 @@ fn run(d: &Device, w: &Weight, bias: &[f32], x: &[f32], config: &RouterConfig) -
     // Left over from a larger step.
     let rows = x.len() / w.cols() + 3;
     out.ids.resize(rows).unwrap();
-    out.ids.cpu_mut()?.fill(u32::MAX);
+    out.ids.fill(u32::MAX)?;
     out.weights.resize(rows).unwrap();
-    out.weights.cpu_mut()?.fill(super::close::POISON);
+    out.weights.fill(super::close::POISON)?;
     out.logits.resize(rows).unwrap();
-    out.logits.cpu_mut()?.fill(super::close::POISON);
+    out.logits.fill(super::close::POISON)?;
     router(&matrix(d, w), &tensor(d, bias.len(), bias), &tensor(d, w.cols(), x), config, &mut out)?;
-    Ok((out.ids.cpu()?.to_vec(), (host(&out.weights), host(&out.logits))))
+    Ok((out.ids.to_vec()?, (host(&out.weights), host(&out.logits))))
 }
 
 /// The chosen experts must be those that the reference chooses from the same logits, save that biased scores which f32

@@ -3,7 +3,7 @@
 pub mod reference;
 
 use super::dsa_topk::Selection;
-use super::expect;
+use super::{expect, no_kernel};
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, PagedRows, RaggedRows, Tensor};
@@ -29,6 +29,7 @@ pub fn indexer_scores(
     }
     match q.device() {
         Device::Cpu(cpu) => cpu::dsa_indexer::indexer_scores(cpu, q, w, keys, rows, scale, scores),
+        Device::Cuda(gpu) => no_kernel("indexer_scores", gpu),
     }
 }
 
@@ -52,6 +53,7 @@ pub fn indexer_select(
     out.resize(rows.len())?;
     match q.device() {
         Device::Cpu(cpu) => cpu::dsa_indexer::indexer_select(cpu, q, w, keys, rows, scale, out),
+        Device::Cuda(gpu) => no_kernel("indexer_select", gpu),
     }
 }
 

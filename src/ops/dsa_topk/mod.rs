@@ -2,6 +2,7 @@
 
 pub mod reference;
 
+use super::no_kernel;
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Tensor};
@@ -74,5 +75,6 @@ pub fn top_k(scores: &Tensor, visible: &[u32], out: &mut Selection) -> Result<()
     out.resize(scores.rows())?;
     match scores.device() {
         Device::Cpu(cpu) => cpu::dsa_topk::top_k(cpu, scores, visible, out),
+        Device::Cuda(gpu) => no_kernel("top_k", gpu),
     }
 }

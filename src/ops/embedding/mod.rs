@@ -2,7 +2,7 @@
 
 pub mod reference;
 
-use super::expect;
+use super::{expect, no_kernel};
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Matrix, Tensor};
@@ -18,5 +18,6 @@ pub fn embedding(table: &Matrix, tokens: &[u32], out: &mut Tensor) -> Result<()>
     }
     match out.device().clone() {
         Device::Cpu(cpu) => cpu::embedding::embedding(&cpu, table.cpu()?, tokens, out.cpu_mut()?),
+        Device::Cuda(gpu) => no_kernel("embedding", &gpu),
     }
 }

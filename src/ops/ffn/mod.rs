@@ -2,7 +2,7 @@
 
 pub mod reference;
 
-use super::expect;
+use super::{expect, no_kernel};
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Matrix, Precision, Tensor};
@@ -75,6 +75,7 @@ pub fn ffn(w: &Ffn, x: &Tensor, y: &mut Tensor, precision: Precision) -> Result<
     expect("ffn", "y", y, x.rows(), w.hidden())?;
     match x.device() {
         Device::Cpu(cpu) => cpu::moe::ffn(cpu, w, x, y, precision),
+        Device::Cuda(gpu) => no_kernel("ffn", gpu),
     }
 }
 
@@ -87,5 +88,6 @@ pub fn swiglu(gate: &Tensor, up: &Tensor, y: &mut Tensor) -> Result<()> {
     expect("swiglu", "y", y, gate.rows(), gate.cols())?;
     match gate.device() {
         Device::Cpu(cpu) => cpu::moe::swiglu(cpu, gate.cpu()?, up.cpu()?, gate.cols(), y.cpu_mut()?),
+        Device::Cuda(gpu) => no_kernel("swiglu", gpu),
     }
 }

@@ -2,7 +2,7 @@
 
 pub mod reference;
 
-use super::expect;
+use super::{expect, no_kernel};
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Heads, Matrix, Precision, Tensor};
@@ -36,6 +36,7 @@ pub fn linear_many(ws: &[&Matrix], x: &Tensor, ys: &mut [&mut Tensor], precision
     }
     match x.device() {
         Device::Cpu(cpu) => cpu::linear::linear_many(cpu, ws, x, ys, precision),
+        Device::Cuda(gpu) => no_kernel("linear", gpu),
     }
 }
 
@@ -65,5 +66,6 @@ pub fn head_linear(
     }
     match x.device() {
         Device::Cpu(cpu) => cpu::linear::head_linear(cpu, w.cpu()?, x, x_heads, y, y_heads, precision),
+        Device::Cuda(gpu) => no_kernel("head_linear", gpu),
     }
 }

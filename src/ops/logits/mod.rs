@@ -3,6 +3,7 @@
 pub mod reference;
 
 use super::linear::linear;
+use super::no_kernel;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Matrix, Precision, Tensor};
 
@@ -36,6 +37,7 @@ pub fn logits(
                 to.copy_from_slice(&x[*r as usize * k..][..k]);
             }
         }
+        Device::Cuda(gpu) => return no_kernel("logits", gpu),
     }
     linear(w, gathered, y, precision)
 }

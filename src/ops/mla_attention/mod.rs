@@ -3,7 +3,7 @@
 pub mod reference;
 
 use super::dsa_topk::Selection;
-use super::expect;
+use super::{expect, no_kernel};
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, PagedRows, RaggedRows, Tensor};
@@ -52,5 +52,6 @@ pub fn mla_attention(
     }
     match q.device() {
         Device::Cpu(cpu) => cpu::mla_attention::mla_attention(cpu, q, cache, rows, selected, config, out),
+        Device::Cuda(gpu) => no_kernel("mla_attention", gpu),
     }
 }

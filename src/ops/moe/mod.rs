@@ -2,9 +2,9 @@
 
 pub mod reference;
 
-use super::expect;
 use super::ffn::Ffn;
 use super::router::Routing;
+use super::{expect, no_kernel};
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Precision, Tensor};
@@ -41,5 +41,6 @@ pub fn moe(
             }
             cpu::moe::moe(cpu, experts, shared, x, routing, y, precision)
         }
+        Device::Cuda(gpu) => no_kernel("moe", gpu),
     }
 }

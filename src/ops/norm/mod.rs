@@ -4,7 +4,7 @@ pub mod reference;
 
 use std::ops::Range;
 
-use super::expect;
+use super::{expect, no_kernel};
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Tensor};
@@ -18,6 +18,7 @@ pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f32, y: &mut Tensor) -> Result<()> 
     expect("rms_norm", "y", y, x.rows(), x.cols())?;
     match x.device() {
         Device::Cpu(cpu) => cpu::norm::rms_norm(cpu, x.cpu()?, w.cpu()?, eps, y.cpu_mut()?),
+        Device::Cuda(gpu) => no_kernel("rms_norm", gpu),
     }
 }
 
@@ -39,6 +40,7 @@ pub fn rms_norm_cols(x: &mut Tensor, cols: Range<usize>, w: &Tensor, eps: f32) -
             let n = x.cols();
             cpu::norm::rms_norm_cols(&cpu, x.cpu_mut()?, n, cols, w.cpu()?, eps)
         }
+        Device::Cuda(gpu) => no_kernel("rms_norm_cols", &gpu),
     }
 }
 
@@ -54,6 +56,7 @@ pub fn add_rms_norm(x: &mut Tensor, r: &Tensor, w: &Tensor, eps: f32, y: &mut Te
         Device::Cpu(cpu) => {
             cpu::norm::add_rms_norm(&cpu, x.cpu_mut()?, r.cpu()?, w.cpu()?, eps, y.cpu_mut()?)
         }
+        Device::Cuda(gpu) => no_kernel("add_rms_norm", &gpu),
     }
 }
 
@@ -67,5 +70,6 @@ pub fn layer_norm(x: &mut Tensor, w: &Tensor, b: &Tensor, eps: f32) -> Result<()
     expect("layer_norm", "b", b, 1, x.cols())?;
     match x.device().clone() {
         Device::Cpu(cpu) => cpu::norm::layer_norm(&cpu, x.cpu_mut()?, w.cpu()?, b.cpu()?, eps),
+        Device::Cuda(gpu) => no_kernel("layer_norm", &gpu),
     }
 }

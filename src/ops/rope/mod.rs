@@ -2,7 +2,7 @@
 
 pub mod reference;
 
-use super::expect;
+use super::{expect, no_kernel};
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Heads, Tensor};
@@ -23,6 +23,7 @@ pub fn rope_angles(base: f32, positions: &[u32], angles: &mut Tensor) -> Result<
     }
     match angles.device().clone() {
         Device::Cpu(_) => cpu::rope::rope_angles(base, positions, dim, angles.cpu_mut()?),
+        Device::Cuda(gpu) => no_kernel("rope_angles", &gpu),
     }
 }
 
@@ -41,6 +42,7 @@ pub fn rope(x: &mut Tensor, heads: Heads, angles: &Tensor) -> Result<()> {
             let n = x.cols();
             cpu::rope::rope(&cpu, x.cpu_mut()?, n, heads, angles.cpu()?)
         }
+        Device::Cuda(gpu) => no_kernel("rope", &gpu),
     }
 }
 
@@ -67,5 +69,6 @@ pub fn rope_into(x: &Tensor, x_heads: Heads, angles: &Tensor, y: &mut Tensor, y_
             let (nx, ny) = (x.cols(), y.cols());
             cpu::rope::rope_into(cpu, x.cpu()?, nx, x_heads, angles.cpu()?, y.cpu_mut()?, ny, y_heads)
         }
+        Device::Cuda(gpu) => no_kernel("rope_into", gpu),
     }
 }

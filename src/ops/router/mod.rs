@@ -2,7 +2,7 @@
 
 pub mod reference;
 
-use super::expect;
+use super::{expect, no_kernel};
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Matrix, Tensor};
@@ -80,5 +80,6 @@ pub fn router(w: &Matrix, bias: &Tensor, x: &Tensor, config: &RouterConfig, out:
     out.logits.resize(x.rows())?;
     match x.device() {
         Device::Cpu(cpu) => cpu::router::router(cpu, w, bias, x, config, out),
+        Device::Cuda(gpu) => no_kernel("router", gpu),
     }
 }

@@ -1,0 +1,299 @@
+//! nvcc on every unit whose contents changed, and `images.rs`, the table of what came out.
+//!
+//! A compiled unit is kept under a hash of what it was made from: its text, the files it includes, flags, architectures
+//! and the compiler's version. Neither times nor paths count, so checking out another branch and back compiles nothing,
+//! and touching one kernel compiles that kernel.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt::Write;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::generate::{Unit, units};
+use crate::table::{Family, Table};
+use crate::{Result, Toolkit};
+
+/// Architectures when `GLM5_CUDA_ARCHS` is not set: the GPU we write for, the one we measure on, and PTX for others.
+pub const DEFAULT_ARCHS: &str = "90a,120a,compute_90";
+
+/// `-lineinfo` costs nothing at run time and names source lines in profilers and compute-sanitizer.
+const FLAGS: &[&str] = &["-fatbin", "-std=c++17", "-O3", "-lineinfo", "-Xptxas=-v,--warn-on-spills"];
+
+/// Variables through which nvcc takes further options.
+pub const NVCC_VARIABLES: &[&str] = &["NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN"];
+
+/// A target of compilation.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Arch {
+    /// Machine code, `120a`: for GPUs of this compute capability only (without suffix: of this major version).
+    Sass(String),
+    /// PTX, `compute_90`: the driver compiles it for any GPU from this one on.
+    Ptx(String),
+}
+
+impl Arch {
+    /// `120a`, `90`, `compute_90`.
+    ///
+    /// # Errors
+    /// Anything else.
+    pub fn parse(text: &str) -> Result<Arch> {
+        let (ptx, number) = match text.strip_prefix("compute_") {
+            Some(number) => (true, number),
+            None => (false, text),
+        };
+        let digits = number.trim_end_matches(['a', 'f']);
+        let ok = matches!(digits.len(), 2 | 3)
+            && number.len() - digits.len() <= 1
+            && digits.bytes().all(|b| b.is_ascii_digit())
+            && !digits.starts_with('0');
+        match (ok, ptx) {
+            (false, _) => Err(format!("`{text}` is no architecture such as 120a, 90a or compute_90")),
+            (true, true) => Ok(Arch::Ptx(number.into())),
+            (true, false) => Ok(Arch::Sass(number.into())),
+        }
+    }
+
+    /// A comma-separated list.
+    ///
+    /// # Errors
+    /// An empty list; an item that is none.
+    pub fn parse_list(list: &str) -> Result<Vec<Arch>> {
+        list.split(',').map(|item| Arch::parse(item.trim())).collect()
+    }
+
+    /// As in the table of images: `sm_120a`, `compute_90`.
+    pub fn name(&self) -> String {
+        match self {
+            Arch::Sass(number) => format!("sm_{number}"),
+            Arch::Ptx(number) => format!("compute_{number}"),
+        }
+    }
+
+    fn flag(&self) -> String {
+        let (Arch::Sass(number) | Arch::Ptx(number)) = self;
+        format!("-gencode=arch=compute_{number},code={}", self.name())
+    }
+
+    fn suits(&self, family: &Family) -> bool {
+        match self {
+            Arch::Ptx(_) => !family.arch_specific && family.archs.is_empty(),
+            Arch::Sass(number) => family.archs.is_empty() || family.archs.contains(number),
+        }
+    }
+}
+
+/// Where and for what to compile.
+#[derive(Debug)]
+pub struct Options {
+    /// The folder `cuda`.
+    pub cuda: PathBuf,
+    /// Gets `<unit>.fatbin`, `<unit>.ptxas.txt` and the generated units.
+    pub out: PathBuf,
+    /// Keeps compiled units from run to run; may be shared by builds.
+    pub cache: PathBuf,
+    /// Targets.
+    pub archs: Vec<Arch>,
+    /// Compilers at a time.
+    pub jobs: usize,
+}
+
+/// A compiled unit in [`Options::out`].
+#[derive(Debug)]
+pub struct Image {
+    /// `<family>.<part>`.
+    pub unit: String,
+    /// Its targets; none if the family suits none of those asked for, and then there is no file.
+    pub archs: Vec<Arch>,
+    /// Whether nvcc had to run.
+    pub compiled: bool,
+    /// What nvcc had to say beyond the statistics.
+    pub warnings: Vec<String>,
+}
+
+/// Compiles the units of the table, as many at a time as `options` says; the images in the order of [`units`].
+///
+/// # Errors
+/// What nvcc says about the first unit that fails; refused compilers; files that cannot be read or written.
+pub fn compile(table: &Table, toolkit: &Toolkit, options: &Options) -> Result<Vec<Image>> {
+    table.families.iter().try_for_each(|family| toolkit.check_compiles(family))?;
+    for dir in [&options.out, &options.cache] {
+        fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    }
+    let units = units(table);
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(BTreeMap::new());
+    std::thread::scope(|scope| {
+        for _ in 0..options.jobs.clamp(1, units.len().max(1)) {
+            scope.spawn(|| {
+                while let Some((i, unit)) = take(&units, &next) {
+                    let result = compile_unit(unit, toolkit, options);
+                    if result.is_err() {
+                        next.store(units.len(), Ordering::Relaxed); // the others would only bury the message
+                    }
+                    if let Ok(mut results) = results.lock() {
+                        results.insert(i, result);
+                    }
+                }
+            });
+        }
+    });
+    let results = results.into_inner().map_err(|_| "a compiling thread panicked")?;
+    results.into_values().collect()
+}
+
+fn take<'u, 'a>(units: &'u [Unit<'a>], next: &AtomicUsize) -> Option<(usize, &'u Unit<'a>)> {
+    let i = next.fetch_add(1, Ordering::Relaxed);
+    units.get(i).map(|unit| (i, unit))
+}
+
+fn compile_unit(unit: &Unit, toolkit: &Toolkit, options: &Options) -> Result<Image> {
+    let archs: Vec<_> = options.archs.iter().filter(|arch| arch.suits(unit.family)).cloned().collect();
+    let mut image = Image { unit: unit.name.clone(), archs, compiled: false, warnings: Vec::new() };
+    if image.archs.is_empty() {
+        return Ok(image);
+    }
+    let source = unit.source();
+    let key = key(&source, &image.archs, &toolkit.version, &options.cuda)?;
+    let kept = options.cache.join(format!("{}-{key:016x}.fatbin", unit.name));
+    let report = kept.with_extension("ptxas.txt");
+    if !kept.is_file() || !report.is_file() {
+        let path = options.out.join(format!("{}.cu", unit.name));
+        write(&path, &source)?;
+        let said = nvcc(&path, &kept, &image.archs, toolkit, options)?;
+        write(&report, &said)?;
+        image.compiled = true;
+    }
+    let said = fs::read_to_string(&report).map_err(|e| format!("{}: {e}", report.display()))?;
+    image.warnings = said.lines().filter(|line| line.contains("warning")).map(str::to_owned).collect();
+    for (from, extension) in [(kept, "fatbin"), (report, "ptxas.txt")] {
+        let to = options.out.join(format!("{}.{extension}", unit.name));
+        fs::copy(&from, &to).map_err(|e| format!("{}: {e}", from.display()))?;
+    }
+    Ok(image)
+}
+
+/// Compiles `source` into `to`, which appears whole or not at all. Returns what nvcc said.
+fn nvcc(source: &Path, to: &Path, archs: &[Arch], toolkit: &Toolkit, options: &Options) -> Result<String> {
+    let unfinished = to.with_extension(format!("{}.tmp", std::process::id()));
+    let output = Command::new(&toolkit.nvcc)
+        .args(FLAGS)
+        .args(archs.iter().map(Arch::flag))
+        .arg("-I")
+        .arg(&options.cuda)
+        .arg("-I")
+        .arg(options.cuda.join("include"))
+        .arg("-o")
+        .arg(&unfinished)
+        .arg(source)
+        .output()
+        .map_err(|e| format!("{}: {e}", toolkit.nvcc.display()))?;
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        _ = fs::remove_file(&unfinished);
+        return Err(format!(
+            "{} failed on {} ({})\n{said}",
+            toolkit.nvcc.display(),
+            source.display(),
+            output.status
+        ));
+    }
+    fs::rename(&unfinished, to).map_err(|e| format!("{}: {e}", to.display()))?;
+    Ok(said.into_owned())
+}
+
+/// Hash of all that decides what comes out. A hasher of another Rust release may differ, which costs one compilation.
+fn key(source: &str, archs: &[Arch], compiler: &str, cuda: &Path) -> Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    (source, archs, compiler, FLAGS).hash(&mut hasher);
+    for name in NVCC_VARIABLES {
+        env::var_os(name).hash(&mut hasher);
+    }
+    for (name, text) in includes(source, cuda)? {
+        (name, text).hash(&mut hasher);
+    }
+    Ok(hasher.finish())
+}
+
+/// The files of the project that `source` includes, directly or not, by path within `cuda`.
+///
+/// Conditions are not evaluated: a file too many costs a compilation, one too few would miss a change. The emulator's
+/// own files are the exception; nvcc never reads them, and they change often.
+fn includes(source: &str, cuda: &Path) -> Result<BTreeMap<String, String>> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![(String::new(), source.to_owned())];
+    while let Some((dir, text)) = open.pop() {
+        for name in text.lines().filter_map(included) {
+            // As the compiler looks: beside the file, then along the include path.
+            let candidates = [format!("{dir}{name}"), name.to_owned(), format!("include/{name}")];
+            let there = candidates.iter().map(|c| normal(c)).find(|c| cuda.join(c).is_file());
+            let Some(path) = there.filter(|path| !path.starts_with("host/") && !found.contains_key(path))
+            else {
+                continue;
+            };
+            let full = cuda.join(&path);
+            let text = fs::read_to_string(&full).map_err(|e| format!("{}: {e}", full.display()))?;
+            let dir = path.rfind('/').map_or("", |slash| &path[..=slash]).to_owned();
+            found.insert(path, text.clone());
+            open.push((dir, text));
+        }
+    }
+    Ok(found)
+}
+
+/// The file that a line `#include "..."` names.
+fn included(line: &str) -> Option<&str> {
+    let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?;
+    rest.trim_start().strip_prefix('"')?.split_once('"').map(|(name, _)| name)
+}
+
+/// `a/../b` as `b`, so that a file has one name.
+fn normal(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "." | "" => {}
+            ".." if parts.last().is_some_and(|last| *last != "..") => _ = parts.pop(),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// `images.rs`, included by `src/kernels.rs`: a static table of one `Image` per unit, whose bytes lie beside it.
+///
+/// `nvcc` is the release that made them.
+pub fn images_rs(images: &[Image], nvcc: Option<(u32, u32)>) -> String {
+    let mut rows = String::new();
+    for Image { unit, archs, .. } in images {
+        let bytes = match archs.as_slice() {
+            [] => "&[]".to_owned(),
+            _ => {
+                format!("&Aligned(*include_bytes!(concat!(env!(\"OUT_DIR\"), \"/kernels/{unit}.fatbin\"))).0")
+            }
+        };
+        let archs: Vec<_> = archs.iter().map(Arch::name).collect();
+        _ = writeln!(rows, "    Image {{ unit: {unit:?}, archs: &{archs:?}, bytes: {bytes} }},");
+    }
+    // `include_bytes!` aligns to 1; the driver reads words.
+    let aligned = match images.iter().any(|image| !image.archs.is_empty()) {
+        true => "#[repr(C, align(16))]\nstruct Aligned<T>(T);\n\n",
+        false => "",
+    };
+    let nvcc = nvcc.map(|(major, minor)| format!("{major}.{minor}"));
+    format!(
+        "// Generated by cuda/build.\n{aligned}static IMAGES: &[Image] = &[\n{rows}];\n\n\
+         const NVCC: Option<&str> = {nvcc:?};\n"
+    )
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests;

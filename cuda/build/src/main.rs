@@ -1,0 +1,93 @@
+//! Compiles all kernels, checks them against the gates and writes `docs/kernels/resources.md`; with `--check` compares that
+//! page instead. Needs nvcc and cuobjdump (`tools/get-nvcc.sh`), no GPU.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use glm5_kernels::compile::{Arch, DEFAULT_ARCHS, Options, compile};
+use glm5_kernels::gates::check_unit;
+use glm5_kernels::generate::units;
+use glm5_kernels::inspect::inspect;
+use glm5_kernels::report::resources_md;
+use glm5_kernels::toolkit::version_of;
+use glm5_kernels::{Result, Table, Toolkit};
+
+fn main() -> ExitCode {
+    let args: Vec<_> = env::args().skip(1).collect();
+    let check = match args.as_slice() {
+        [] => false,
+        [arg] if arg == "--check" => true,
+        _ => {
+            eprintln!("usage: glm5-kernels [--check]");
+            return ExitCode::from(2);
+        }
+    };
+    match run(check) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(check: bool) -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let cache = env::var_os("GLM5_KERNEL_CACHE").map_or(root.join("target/kernels"), PathBuf::from);
+    let options = Options {
+        cuda: root.join("cuda"),
+        out: cache.join("out"),
+        cache,
+        archs: Arch::parse_list(DEFAULT_ARCHS)?,
+        jobs: std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let toolkit = Toolkit::find()?;
+    let table = Table::load(&options.cuda)?;
+
+    let start = Instant::now();
+    let images = compile(&table, &toolkit, &options)?;
+    let compiled = images.iter().filter(|image| image.compiled).count();
+    println!("{compiled} of {} units compiled in {:.1} s", images.len(), start.elapsed().as_secs_f64());
+    images.iter().flat_map(|image| &image.warnings).for_each(|warning| println!("{warning}"));
+
+    let (mut kernels, mut broken) = (Vec::new(), Vec::new());
+    for (unit, image) in units(&table).iter().zip(&images) {
+        let archs: Vec<_> = image.archs.iter().map(Arch::name).collect();
+        let inspected = inspect(&toolkit, &options.out, &unit.name)?;
+        broken.extend(check_unit(unit, &archs, &inspected));
+        kernels.extend(inspected);
+    }
+    println!("{} kernels inspected, {} rules broken", kernels.len(), broken.len());
+    if !broken.is_empty() {
+        return Err(broken.join("\n"));
+    }
+
+    let path = root.join("docs/kernels/resources.md");
+    let made_with = format!(
+        "nvcc {} and cuobjdump {} (`tools/get-nvcc.sh`)",
+        version_of(&toolkit.nvcc)?,
+        version_of(&toolkit.cuobjdump()?)?
+    );
+    let page = resources_md(&table, &kernels, &made_with);
+    if check {
+        let there = fs::read_to_string(&path).unwrap_or_default();
+        return match there == page {
+            true => Ok(()),
+            false => Err(format!(
+                "{}\nis not current: `cargo run -p glm5-kernels` writes it",
+                first_difference(&there, &page)
+            )),
+        };
+    }
+    fs::create_dir_all(root.join("docs/kernels")).map_err(|e| e.to_string())?;
+    fs::write(&path, page).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn first_difference(there: &str, page: &str) -> String {
+    let lines = there.lines().chain([""]).zip(page.lines().chain([""]));
+    let (old, new) = lines.into_iter().find(|(old, new)| old != new).unwrap_or_default();
+    format!("docs/kernels/resources.md\n- {old}\n+ {new}")
+}

@@ -1,0 +1,70 @@
+//! Runs the GPU kernels of `glm5` on the host: an emulated device, for tests on machines without a GPU.
+//!
+//! [`device`] gives a [`Device`] on which operations run exactly as on a GPU (the same checks, params and launches), with
+//! the kernels' own source compiled for the host: threads in an order drawn from a seed, races in shared memory,
+//! deadlocks, divergence, misaligned accesses and writes beyond allocations reported as errors.
+
+#![allow(unsafe_code)] // calls into C++, and memory by address
+
+mod memory;
+mod runtime;
+
+use std::env;
+use std::ffi::{c_char, c_int, c_void};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+
+use glm5::cuda::Gpu;
+use glm5::tensor::Device;
+
+pub use runtime::Emulator;
+
+/// `emu_launch` of `emu.h`.
+#[repr(C)]
+struct EmuLaunch {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    params_bytes: u32,
+    resident_blocks: u32,
+    seed: u64,
+    report: *mut c_char,
+    report_bytes: u64,
+}
+
+type EmuKernel = unsafe extern "C" fn(params: *const c_void, launch: *const EmuLaunch) -> c_int;
+
+include!(concat!(env!("OUT_DIR"), "/functions.rs"));
+
+/// What an emulated device is like.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// From which the seed of each launch follows.
+    pub seed: u64,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Multiprocessors, which kernels take as a hint for their grids.
+    pub sms: u32,
+}
+
+impl Default for Options {
+    /// A small sm_120: 4 GiB, three multiprocessors, so that grids are small and blocks have several tiles to do. The seed
+    /// is that of this process: `GLM5_EMU_SEED`, or a new one for every run.
+    fn default() -> Self {
+        static SEED: LazyLock<u64> = LazyLock::new(|| {
+            let set = env::var("GLM5_EMU_SEED").ok().and_then(|text| text.parse().ok());
+            set.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32)
+        });
+        Options { seed: *SEED, memory: 4 << 30, sms: 3 }
+    }
+}
+
+/// An emulated GPU.
+pub fn gpu(options: Options) -> Gpu {
+    Gpu::new(Box::new(Emulator::new(options)))
+}
+
+/// An emulated GPU as a device for tensors, with [`Options::default`].
+pub fn device() -> Device {
+    Device::Cuda(gpu(Options::default()))
+}

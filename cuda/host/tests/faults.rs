@@ -1,0 +1,94 @@
+//! What the emulated device reports: writes beyond allocations, misuse, too little memory; and that nothing goes on after.
+#![allow(unsafe_code)] // launches with params that no operation would make
+
+use glm5::Error;
+use glm5::cuda::roofs::{Vector, copy};
+use glm5::cuda::{Buffer, Gpu};
+use glm5::kernels;
+use glm5::sys::{copy_params, reduce_params};
+use glm5_emu::{Options, gpu};
+
+fn small() -> Gpu {
+    gpu(Options { memory: 1 << 20, seed: 7, ..Options::default() })
+}
+
+/// Copies `n` vectors, whatever the buffers hold.
+fn copy_blindly(gpu: &Gpu, src: &Buffer<Vector>, dst: &mut Buffer<Vector>, n: u64) -> glm5::Result<()> {
+    let params = copy_params { src: src.as_ptr().cast(), dst: dst.as_mut_ptr().cast(), n_vecs: n };
+    // SAFETY: what lies up to 32 vectors behind a buffer is its guard zone.
+    unsafe { gpu.launch(kernels::copy::INSTANCES[0].entry, [1, 1, 1], &params) }
+}
+
+#[test]
+fn a_write_behind_a_buffer_is_reported_and_ends_the_run() {
+    let gpu = small();
+    let (src, mut dst) = (gpu.zeros("src", 101).unwrap(), gpu.zeros("dst", 100).unwrap());
+    copy_blindly(&gpu, &src, &mut dst, 100).unwrap();
+    let e = copy_blindly(&gpu, &src, &mut dst, 101).unwrap_err();
+    let text = e.to_string();
+    for part in ["\"dst\"", "1600 to 1615", "copy_u4_w8", "GLM5_EMU_SEED=7", "launch 2"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    // The first error stays, whatever is tried afterwards.
+    let again = [
+        gpu.synchronize().unwrap_err(),
+        gpu.alloc::<u8>("more", 1).unwrap_err(),
+        src.to_vec(0..1).unwrap_err(),
+        copy_blindly(&gpu, &src, &mut dst, 100).unwrap_err(),
+    ];
+    again.iter().for_each(|e| assert_eq!(e.to_string(), text));
+}
+
+#[test]
+fn launches_that_do_not_fit_are_refused_before_they_run() {
+    let gpu = small();
+    let entry = kernels::copy::INSTANCES[0].entry;
+    let mut dst = gpu.zeros::<Vector>("dst", 8).unwrap();
+    let src = gpu.zeros::<Vector>("src", 8).unwrap();
+    let other = reduce_params { src: src.as_ptr().cast(), partial: dst.as_mut_ptr().cast(), n_vecs: 8 };
+    // SAFETY: both buffers are large enough; nothing is to run.
+    let refused = unsafe { gpu.launch(entry, [1, 1, 1], &other) };
+    assert!(matches!(refused, Err(Error::Argument { .. })), "{refused:?}");
+    let params = copy_params { src: src.as_ptr().cast(), dst: dst.as_mut_ptr().cast(), n_vecs: 8 };
+    for grid in [[1 << 31, 1, 1], [1, 1 << 16, 1], [1, 1, 1 << 16]] {
+        // SAFETY: as above.
+        let refused = unsafe { gpu.launch(entry, grid, &params) };
+        assert!(matches!(refused, Err(Error::Capacity { .. })), "{refused:?}");
+    }
+    gpu.synchronize().unwrap(); // the device is as good as before
+}
+
+#[test]
+fn memory_runs_out_with_a_breakdown() {
+    let gpu = small();
+    let weights = gpu.zeros::<u32>("weights", 150_000).unwrap();
+    let cache = gpu.zeros::<u8>("cache", 300_000).unwrap();
+    match gpu.alloc::<u8>("activations", 200_000) {
+        Err(e @ Error::OutOfMemory { .. }) => {
+            let text = e.to_string();
+            for part in
+                ["0.2 MiB for activations", "0.1 MiB of 1.0 MiB free", "cache 0.3 MiB", "weights 0.6 MiB"]
+            {
+                assert!(text.contains(part), "{part} in {text}");
+            }
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(cache);
+    assert_eq!(gpu.held(), [("cache", 0), ("weights", 600_000)]);
+    assert_eq!(gpu.memory().unwrap().free, (1 << 20) - 600_000);
+    gpu.alloc::<u8>("activations", 200_000).unwrap();
+    assert!(matches!(gpu.alloc::<u64>("x", usize::MAX / 2), Err(Error::Capacity { .. })));
+    drop(weights);
+}
+
+#[test]
+fn fresh_memory_is_poisoned_and_devices_are_apart() {
+    let (a, b) = (small(), small());
+    let fresh = a.alloc::<f32>("fresh", 100).unwrap();
+    assert!(fresh.to_vec(0..100).unwrap().iter().all(|v| v.is_nan()));
+    let (src, mut dst) = (a.zeros::<Vector>("src", 8).unwrap(), b.zeros::<Vector>("dst", 8).unwrap());
+    let refused = copy(&kernels::copy::INSTANCES[0], &src, &mut dst);
+    assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
+    assert!(matches!(dst.copy_from(0, &src, 0..8), Err(Error::Unsupported { .. })));
+}

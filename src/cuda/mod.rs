@@ -1,0 +1,21 @@
+//! GPUs: a device handle, typed memory, launches, graphs; and the launching side of every operation that has a kernel.
+//!
+//! Together with [`crate::sys`] the only place with `unsafe`. Needs no toolkit and no driver: a [`Gpu`] runs on a
+//! [`Runtime`], which is the CUDA driver (feature `cuda`) or, in tests, an emulator that runs the same kernels on the host.
+
+#![allow(unsafe_code)]
+
+mod buffer;
+#[cfg(feature = "cuda")]
+pub mod driver;
+pub mod environment;
+mod gpu;
+mod graph;
+pub mod roofs;
+pub mod runtime;
+
+pub use buffer::Buffer;
+pub use environment::Environment;
+pub use gpu::Gpu;
+pub use graph::Graph;
+pub use runtime::{Memory, Properties, Runtime};

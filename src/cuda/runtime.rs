@@ -1,0 +1,166 @@
+//! What a device must be able to do: [`Runtime`]. The CUDA driver is one; the emulator of the tests is another.
+//!
+//! Everything above it, that is checks, configuration, params and launches of every operation, is written once, so tests
+//! drive the same code on both.
+
+use std::any::Any;
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::kernels::Entry;
+
+/// What is known of a device.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Properties {
+    /// As the vendor calls it.
+    pub name: String,
+    /// Major and minor: (12, 0) is `sm_120`.
+    pub compute_capability: (u32, u32),
+    /// Streaming multiprocessors.
+    pub sms: u32,
+    /// Bytes of memory, all of it.
+    pub memory: u64,
+    /// Bytes of the L2 cache.
+    pub l2: u64,
+    /// Bytes of shared memory that a block can have, static and dynamic together.
+    pub smem_per_block: u32,
+    /// Bytes of shared memory of an SM.
+    pub smem_per_sm: u32,
+    /// The CUDA version that the driver speaks, as (major, minor).
+    pub driver: (u32, u32),
+}
+
+/// Device memory now, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct Memory {
+    /// What an allocation could still get.
+    pub free: u64,
+    /// All of it.
+    pub total: u64,
+}
+
+/// One launch of a kernel. Threads per block and shared memory are facts of the entry.
+#[derive(Debug)]
+pub struct Launch<'a> {
+    /// The kernel.
+    pub entry: Entry,
+    /// Blocks; no dimension is zero.
+    pub grid: [u32; 3],
+    /// The params struct; there may be padding in it.
+    pub params: &'a [MaybeUninit<u8>],
+}
+
+/// A device: memory, launches in the order in which they were issued, recorded launches.
+///
+/// Addresses are those that kernels see; zero is none. Work may be asynchronous: an error of a kernel may come from any
+/// later call. [`super::Gpu`] is the safe side, and it keeps the first [`crate::Error::Driver`] that comes out of here:
+/// nothing is called after that.
+pub trait Runtime: Send + Sync + fmt::Debug {
+    /// What is known of the device.
+    fn properties(&self) -> &Properties;
+
+    /// Free and total memory.
+    ///
+    /// # Errors
+    /// [`crate::Error::Driver`], as from every function here.
+    fn memory(&self) -> Result<Memory>;
+
+    /// Memory for `bytes` > 0, aligned to 256, contents undefined. `None` if there is not enough. `label` says what for.
+    ///
+    /// # Errors
+    /// As [`Runtime::memory`].
+    fn alloc(&self, bytes: usize, label: &'static str) -> Result<Option<u64>>;
+
+    /// Gives memory back once the work issued so far is done.
+    ///
+    /// # Errors
+    /// As [`Runtime::memory`].
+    ///
+    /// # Safety
+    /// `address` is from [`Runtime::alloc`], not yet freed, and nothing issued later uses it.
+    unsafe fn free(&self, address: u64) -> Result<()>;
+
+    /// Copies host memory to the device; `from` may be reused on return. `progress` is told the bytes issued so far.
+    ///
+    /// # Errors
+    /// As [`Runtime::memory`].
+    ///
+    /// # Safety
+    /// `from.len()` bytes at `to` lie within one live allocation.
+    unsafe fn upload(&self, to: u64, from: &[u8], progress: &mut dyn FnMut(usize)) -> Result<()>;
+
+    /// Copies device memory to the host, after all work issued so far.
+    ///
+    /// # Errors
+    /// As [`Runtime::memory`].
+    ///
+    /// # Safety
+    /// `to.len()` bytes at `from` lie within one live allocation.
+    unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<()>;
+
+    /// Copies within the device.
+    ///
+    /// # Errors
+    /// As [`Runtime::memory`].
+    ///
+    /// # Safety
+    /// Both ranges lie within live allocations and do not overlap.
+    unsafe fn copy(&self, from: u64, to: u64, bytes: usize) -> Result<()>;
+
+    /// Sets each of `bytes` bytes.
+    ///
+    /// # Errors
+    /// As [`Runtime::memory`].
+    ///
+    /// # Safety
+    /// The range lies within one live allocation.
+    unsafe fn fill(&self, at: u64, byte: u8, bytes: usize) -> Result<()>;
+
+    /// Issues a kernel.
+    ///
+    /// # Errors
+    /// As [`Runtime::memory`]; [`crate::Error::NoKernelImage`], [`crate::Error::Capacity`].
+    ///
+    /// # Safety
+    /// `params` is what the kernel takes, and what it says of memory is true.
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()>;
+
+    /// Waits for all work issued so far.
+    ///
+    /// # Errors
+    /// As [`Runtime::memory`]; errors of kernels come to light here.
+    fn synchronize(&self) -> Result<()>;
+
+    /// How long the device takes for what `work` issues, by its own clock. Waits for the end.
+    ///
+    /// # Errors
+    /// As [`Runtime::memory`]; those of `work`.
+    fn time(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<Duration>;
+
+    /// From here to [`Runtime::end_capture`] launches, copies and fills are recorded and not run; nothing else is called.
+    ///
+    /// # Errors
+    /// As [`Runtime::memory`].
+    fn begin_capture(&self) -> Result<()>;
+
+    /// Ends the recording. `reuse` is an earlier graph of this runtime that may be changed into the new one, which is
+    /// cheaper than to make one.
+    ///
+    /// # Errors
+    /// As [`Runtime::memory`].
+    fn end_capture(&self, reuse: Option<Box<dyn Recorded>>) -> Result<Box<dyn Recorded>>;
+}
+
+/// Recorded work, ready to run.
+pub trait Recorded: Any + Send + fmt::Debug {
+    /// Issues it.
+    ///
+    /// # Errors
+    /// As [`Runtime::memory`].
+    ///
+    /// # Safety
+    /// The memory that the recorded work uses is still allocated.
+    unsafe fn launch(&mut self) -> Result<()>;
+}

@@ -1,0 +1,101 @@
+//! Buffers of a GPU: large uploads, lack of memory, what is refused while a graph is captured. On GPUs only.
+
+use std::time::Duration;
+
+use glm5::Error;
+use glm5::cuda::Gpu;
+use glm5::tensor::Device;
+
+macro_rules! memory_properties {
+    ($devices:path, $cases:expr) => {
+        $crate::suites::properties! { memory, $devices, $cases; ;
+        large_uploads_arrive_and_report_progress, parts_are_addressed, too_little_memory_is_told_and_harmless,
+        captures_refuse_what_cannot_be_recorded, time_passes }
+    };
+}
+pub(crate) use memory_properties;
+
+fn gpus(devices: &[Device]) -> impl Iterator<Item = &Gpu> {
+    devices.iter().map(|d| d.gpu().unwrap())
+}
+
+/// More than two staging buffers, and not a whole number of anything.
+pub fn large_uploads_arrive_and_report_progress(devices: &[Device]) {
+    let values: Vec<u32> = (0..9_000_001u32).map(|i| i.wrapping_mul(0x9e37_79b9)).collect();
+    for gpu in gpus(devices) {
+        let mut buffer = gpu.alloc("large", values.len() + 1).unwrap();
+        buffer.upload(0, &[7]).unwrap();
+        let mut seen = vec![0];
+        buffer.upload_with(1, &values, &mut |bytes| seen.push(bytes)).unwrap();
+        assert!(seen.is_sorted_by(|a, b| a < b) && seen.last() == Some(&(4 * values.len())), "{seen:?}");
+        assert_eq!(buffer.to_vec(0..1).unwrap(), [7]);
+        assert!(buffer.to_vec(1..values.len() + 1).unwrap() == values);
+    }
+}
+
+pub fn parts_are_addressed(devices: &[Device]) {
+    for gpu in gpus(devices) {
+        let mut a = gpu.zeros::<u16>("a", 10).unwrap();
+        a.upload(3, &[1, 2, 3]).unwrap();
+        a.copy_within(3..6, 7).unwrap();
+        let mut b = gpu.upload::<u16>("b", &[9; 4]).unwrap();
+        b.copy_from(1, &a, 4..6).unwrap();
+        b.fill_bytes(0..1, 0xff).unwrap();
+        assert_eq!(a.to_vec(0..10).unwrap(), [0, 0, 0, 1, 2, 3, 0, 1, 2, 3]);
+        assert_eq!(b.to_vec(0..4).unwrap(), [0xffff, 2, 3, 9]);
+        assert!(a.as_ptr().addr().is_multiple_of(256));
+        let empty = gpu.alloc::<u64>("empty", 0).unwrap();
+        assert!(empty.is_empty() && empty.to_vec(0..0).unwrap().is_empty());
+    }
+}
+
+pub fn too_little_memory_is_told_and_harmless(devices: &[Device]) {
+    for gpu in gpus(devices) {
+        let kept = gpu.upload("kept", &[1u64; 1000]).unwrap();
+        let total = gpu.memory().unwrap().total;
+        match gpu.alloc::<u8>("too much", total as usize + 1) {
+            Err(Error::OutOfMemory { label, needed, total: all, held, .. }) => {
+                assert_eq!((label, needed, all), ("too much", total + 1, total));
+                assert!(held.iter().any(|(label, bytes)| *label == "kept" && *bytes >= 8000), "{held:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(kept.to_vec(0..1000).unwrap() == [1; 1000]);
+    }
+}
+
+pub fn captures_refuse_what_cannot_be_recorded(devices: &[Device]) {
+    for gpu in gpus(devices) {
+        let mut buffer = gpu.zeros::<u32>("buffer", 4).unwrap();
+        let refused: [&dyn Fn() -> glm5::Result<()>; 5] = [
+            &|| gpu.synchronize(),
+            &|| gpu.memory().map(|_| ()),
+            &|| gpu.upload("x", &[1u8]).map(|_| ()),
+            &|| gpu.capture(|| Ok(())).map(|_| ()),
+            &|| gpu.time(|| Ok(())).map(|_| ()),
+        ];
+        for call in refused {
+            let result = gpu.capture(call);
+            assert!(matches!(result, Err(Error::Unsupported { .. })), "{result:?}");
+        }
+        let result = gpu.capture(|| buffer.upload(0, &[1]));
+        assert!(matches!(result, Err(Error::Unsupported { .. })), "{result:?}");
+        // A buffer that goes away meanwhile is freed afterwards; then all is as before.
+        let gone = gpu.zeros::<u32>("gone", 4).unwrap();
+        let graph = gpu.capture(|| {
+            drop(gone);
+            Ok(())
+        });
+        assert_eq!(graph.unwrap().buffers(), 0);
+        assert_eq!(buffer.to_vec(0..4).unwrap(), [0; 4]);
+    }
+}
+
+pub fn time_passes(devices: &[Device]) {
+    for gpu in gpus(devices) {
+        let mut buffer = gpu.alloc::<u8>("buffer", 1 << 20).unwrap();
+        let time = gpu.time(|| buffer.fill_bytes(0..1 << 20, 1)).unwrap();
+        assert!(time > Duration::ZERO && time < Duration::from_secs(10), "{time:?}");
+        assert!(matches!(gpu.time(|| Err(Error::NoGpu("a test".into()))), Err(Error::NoGpu(_))));
+    }
+}
