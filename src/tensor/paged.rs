@@ -160,11 +160,15 @@ impl PagedRows {
         Ok(())
     }
 
-    /// Copies page `from` to another page `to` (both in range: the page table's contract).
+    /// Copies page `from` to another page `to`.
     ///
     /// # Errors
-    /// [`Error::Driver`] of a GPU.
-    pub(crate) fn copy_page(&mut self, from: u32, to: u32) -> Result<()> {
+    /// [`Error::Shape`] if there is no such page; [`Error::Driver`] of a GPU.
+    pub fn copy_page(&mut self, from: u32, to: u32) -> Result<()> {
+        let pages = self.slots / PAGE_ROWS;
+        if from.max(to) as usize >= pages {
+            return Err(Error::shape("copy page", format!("pages below {pages}"), format!("{from} to {to}")));
+        }
         let n = PAGE_ROWS * self.width;
         let (from, to) = (from as usize * n, to as usize * n);
         match &mut self.rows {
