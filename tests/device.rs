@@ -7,23 +7,33 @@ mod suites;
 #[cfg(feature = "cuda")]
 mod device {
     use std::cell::Cell;
+    use std::collections::BTreeMap;
     use std::io::Write;
-    use std::sync::LazyLock;
+    use std::sync::{Mutex, PoisonError};
 
     use glm5::tensor::Device;
     use glm5::{Error, cuda};
 
-    /// GPU 0, opened once: after the first error of the driver nothing more can be learned from it.
+    /// GPU 0, opened once for each test, since tests run side by side and a capture of one must not hold up another.
+    /// Never closed: what is left in memory by one case may be read by the next.
     pub fn devices() -> Vec<Vec<Device>> {
-        static DEVICE: LazyLock<Result<Device, String>> =
-            LazyLock::new(|| Device::cuda(0).map_err(|e| e.to_string()));
-        match &*DEVICE {
-            Ok(device) => vec![vec![device.clone()]],
-            Err(why) => {
-                skipped(why);
-                Vec::new()
-            }
-        }
+        static OPEN: Mutex<BTreeMap<String, Device>> = Mutex::new(BTreeMap::new());
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let device = match open.get(&test()) {
+            Some(device) => device.clone(),
+            None => match Device::cuda(0) {
+                Ok(device) => open.entry(test()).or_insert(device).clone(),
+                Err(why) => {
+                    skipped(&why.to_string());
+                    return Vec::new();
+                }
+            },
+        };
+        vec![vec![device]]
+    }
+
+    fn test() -> String {
+        std::thread::current().name().unwrap_or("main").into()
     }
 
     /// Says so once per test, past the capture of what passing tests print.
@@ -32,9 +42,7 @@ mod device {
         let required = std::env::var_os("GLM5_REQUIRE_GPU").is_some_and(|v| !v.is_empty() && v != "0");
         assert!(!required, "GLM5_REQUIRE_GPU is set: {why}");
         if !SAID.replace(true) {
-            let thread = std::thread::current();
-            let test = thread.name().unwrap_or("test");
-            let line = format!("{test}: skipped: {why}\n");
+            let line = format!("{}: skipped: {why}\n", test());
             std::io::stderr().write_all(line.as_bytes()).unwrap();
         }
     }

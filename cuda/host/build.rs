@@ -41,8 +41,24 @@ fn run() -> Result<()> {
     let mut kernels = compiler(cuda, &here);
     kernels.flag("-fsanitize=thread").files(&sources);
     kernels.try_compile("glm5_emu_kernels").map_err(|e| e.to_string())?;
+    let layout = out.join("layout.cpp");
+    write(&layout, LAYOUT)?;
+    compiler(cuda, &here).file(&layout).try_compile("glm5_emu_layout").map_err(|e| e.to_string())?;
+    if env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux") {
+        println!("cargo::rustc-link-lib=dl"); // dladdr; in libc itself on newer systems
+    }
     write(&out.join("functions.rs"), &functions_rs(&table))
 }
+
+/// For a test that compares the Rust side of `emu.h`.
+const LAYOUT: &str = "\
+#include <cstddef>
+#include \"emu.h\"
+extern \"C\" const uint64_t EMU_LAYOUT[6] = {
+    sizeof(emu_launch), offsetof(emu_launch, seed), offsetof(emu_launch, buffers), offsetof(emu_launch, report_bytes),
+    sizeof(emu_buffer), offsetof(emu_buffer, writable),
+};
+";
 
 /// Optimized in every profile, for kernels run thousands of times; `-g1` so that reports and debuggers know lines.
 fn compiler(cuda: &Path, host: &Path) -> cc::Build {
@@ -57,6 +73,7 @@ fn compiler(cuda: &Path, host: &Path) -> cc::Build {
         .include(cuda.join("include"));
     // Kernels are full of loops that a host compiler does not know how to unroll.
     build.include(host).flag_if_supported("-Wno-unknown-pragmas");
+    build.flag("-ffp-contract=off"); // a * b + c is two roundings on every host
     build
 }
 
@@ -82,7 +99,7 @@ fn functions_rs(table: &Table) -> String {
         _ = writeln!(rows, "    ({name:?}, emu_{name}),");
     }
     format!(
-        "// Generated from cuda/instances.toml.\n\nunsafe extern \"C\" {{\n{declared}}}\n\n\
+        "// Generated from cuda/instances.toml.\n\nunsafe extern \"C\" {{\n    #[cfg(test)]\n    static EMU_LAYOUT: [u64; 6];\n{declared}}}\n\n\
          static FUNCTIONS: &[(&str, EmuKernel)] = &[\n{rows}];\n"
     )
 }

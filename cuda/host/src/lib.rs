@@ -28,9 +28,23 @@ struct EmuLaunch {
     params_bytes: u32,
     resident_blocks: u32,
     seed: u64,
+    buffers: *const EmuBuffer,
+    n_buffers: u64,
     report: *mut c_char,
     report_bytes: u64,
 }
+
+/// `emu_buffer` of `emu.h`.
+#[repr(C)]
+struct EmuBuffer {
+    data: *const c_void,
+    bytes: u64,
+    guard_bytes: u64,
+    writable: u32,
+}
+
+/// The most buffers that a launch can name.
+const MAX_BUFFERS: usize = 64;
 
 type EmuKernel = unsafe extern "C" fn(params: *const c_void, launch: *const EmuLaunch) -> c_int;
 
@@ -67,4 +81,27 @@ pub fn gpu(options: Options) -> Gpu {
 /// An emulated GPU as a device for tensors, with [`Options::default`].
 pub fn device() -> Device {
     Device::Cuda(gpu(Options::default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+
+    /// Layouts agree with those of `emu.h`, as the C++ compiler sees them.
+    #[test]
+    fn structs_are_those_of_emu_h() {
+        let here = [
+            size_of::<EmuLaunch>(),
+            offset_of!(EmuLaunch, seed),
+            offset_of!(EmuLaunch, buffers),
+            offset_of!(EmuLaunch, report_bytes),
+            size_of::<EmuBuffer>(),
+            offset_of!(EmuBuffer, writable),
+        ];
+        // SAFETY: a constant of this length, written by the build script.
+        let there = unsafe { EMU_LAYOUT };
+        assert_eq!(here.map(|n| n as u64), there);
+    }
 }

@@ -8,7 +8,7 @@ use std::fmt::Write;
 const ALIGN: usize = 256;
 
 /// Bytes before and behind each allocation.
-const GUARD: usize = 512;
+pub const GUARD: usize = 512;
 
 /// What memory holds before anyone writes to it, and what guards hold always: NaN when read as f32, f16 or bf16, a large
 /// number as an integer, and not the same at every place.
@@ -23,6 +23,8 @@ fn pattern(offset: usize) -> u8 {
 #[derive(Debug)]
 pub struct Arena {
     live: BTreeMap<u64, Block>,
+    /// Allocations ever made.
+    made: u64,
     limit: u64,
     used: u64,
 }
@@ -32,12 +34,25 @@ struct Block {
     layout: Layout,
     bytes: usize,
     label: &'static str,
+    /// Of those ever made.
+    number: u64,
+}
+
+/// A live allocation.
+#[derive(Debug, Clone, Copy)]
+pub struct Live {
+    /// Where.
+    pub address: u64,
+    /// How much.
+    pub bytes: usize,
+    /// What for.
+    pub label: &'static str,
 }
 
 impl Arena {
     /// No more than `limit` bytes at a time.
     pub fn new(limit: u64) -> Self {
-        Arena { live: BTreeMap::new(), limit, used: 0 }
+        Arena { live: BTreeMap::new(), made: 0, limit, used: 0 }
     }
 
     /// Bytes free and in all.
@@ -61,7 +76,8 @@ impl Arena {
             unsafe { base.add(i).write(pattern(i)) };
         }
         let address = (base.expose_provenance() + GUARD) as u64;
-        self.live.insert(address, Block { layout, bytes, label });
+        self.live.insert(address, Block { layout, bytes, label, number: self.made });
+        self.made += 1;
         self.used += bytes as u64;
         Some(address)
     }
@@ -74,6 +90,14 @@ impl Arena {
         // SAFETY: `alloc` gave this address for this layout, and it was live until now.
         unsafe { dealloc(base(address), block.layout) };
         damage
+    }
+
+    /// The `n` newest allocations.
+    pub fn newest(&self, n: usize) -> Vec<Live> {
+        let mut live: Vec<_> = self.live.iter().collect();
+        live.sort_unstable_by_key(|(_, block)| std::cmp::Reverse(block.number));
+        let live = live.into_iter().take(n);
+        live.map(|(address, b)| Live { address: *address, bytes: b.bytes, label: b.label }).collect()
     }
 
     /// Whether all guards are whole; a text that says which is not, and where.
@@ -157,6 +181,8 @@ mod tests {
             unsafe { p.write(before) };
             arena.check().unwrap();
         }
+        assert_eq!(arena.newest(1)[0].label, "second");
+        assert_eq!(arena.newest(5).len(), 2);
         arena.check_range(b, 300).unwrap();
         arena.check_range(b + 100, 200).unwrap();
         for (at, n) in [(b, 301), (b + 300, 1), (b - 1, 1), (0, 1)] {

@@ -10,8 +10,8 @@ use glm5::cuda::runtime::{Launch, Memory, Properties, Recorded, Runtime};
 use glm5::kernels::Entry;
 use glm5::{Error, Result};
 
-use crate::memory::Arena;
-use crate::{EmuLaunch, FUNCTIONS, Options};
+use crate::memory::{Arena, GUARD, Live};
+use crate::{EmuBuffer, EmuLaunch, FUNCTIONS, MAX_BUFFERS, Options};
 
 /// `emu_status` values by name, without `EMU_OK`.
 const STATUS: &[&str] =
@@ -123,6 +123,18 @@ impl State {
             let built_for = format!("{} kernels of another table", FUNCTIONS.len());
             return Err(Error::NoKernelImage { entry: entry.name(), gpu: self.name.clone(), built_for });
         };
+        // Which of them the kernel may touch its params do not say, so all are named; if they are too many, the newest. Guards
+        // of the others are compared afterwards.
+        let live = self.arena.newest(MAX_BUFFERS);
+        let named: Vec<_> = live
+            .iter()
+            .map(|Live { address, bytes, .. }| EmuBuffer {
+                data: host(*address).cast(),
+                bytes: *bytes as u64,
+                guard_bytes: GUARD as u64,
+                writable: 1,
+            })
+            .collect();
         let mut report = [0u8; 2048];
         let launch = EmuLaunch {
             grid,
@@ -132,6 +144,8 @@ impl State {
             resident_blocks: 0,
             // Each launch has its own, so that one launched twice does not run in the same order twice.
             seed: self.seed.wrapping_add(self.launches.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            buffers: named.as_ptr(),
+            n_buffers: named.len() as u64,
             report: report.as_mut_ptr().cast(),
             report_bytes: report.len() as u64,
         };
@@ -143,10 +157,18 @@ impl State {
         if status != 0 {
             let text = CStr::from_bytes_until_nul(&report).unwrap_or_default().to_string_lossy();
             let what = STATUS.get(status as usize - 1).unwrap_or(&"unknown status");
-            return Err(self.error(&call(), format!("{what}: {text}")));
+            return Err(self.error(&call(), format!("{what}: {text}{}", named_in(&text, &live))));
         }
         self.arena.check().map_err(|damage| self.error(&call(), damage))
     }
+}
+
+/// What the buffer is for that a report speaks of by number.
+fn named_in(report: &str, live: &[Live]) -> String {
+    let number = report.split_once("of buffer ").map_or("", |(_, rest)| rest);
+    let number: String = number.chars().take_while(char::is_ascii_digit).collect();
+    let buffer = number.parse().ok().and_then(|number: usize| live.get(number));
+    buffer.map_or(String::new(), |buffer| format!(" (it is for \"{}\")", buffer.label))
 }
 
 impl Runtime for Emulator {

@@ -5,7 +5,9 @@ use glm5::Error;
 use glm5::cuda::roofs::{Vector, copy};
 use glm5::cuda::{Buffer, Gpu};
 use glm5::kernels;
+use glm5::ops::ffn::swiglu;
 use glm5::sys::{copy_params, reduce_params};
+use glm5::tensor::Tensor;
 use glm5_emu::{Options, gpu};
 
 fn small() -> Gpu {
@@ -26,7 +28,7 @@ fn a_write_behind_a_buffer_is_reported_and_ends_the_run() {
     copy_blindly(&gpu, &src, &mut dst, 100).unwrap();
     let e = copy_blindly(&gpu, &src, &mut dst, 101).unwrap_err();
     let text = e.to_string();
-    for part in ["\"dst\"", "1600 to 1615", "copy_u4_w8", "GLM5_EMU_SEED=7", "launch 2"] {
+    for part in ["at offset 1600 of buffer", "\"dst\"", "copy_u4_w8", "GLM5_EMU_SEED=7", "launch 2"] {
         assert!(text.contains(part), "{part} in {text}");
     }
     // The first error stays, whatever is tried afterwards.
@@ -37,6 +39,18 @@ fn a_write_behind_a_buffer_is_reported_and_ends_the_run() {
         copy_blindly(&gpu, &src, &mut dst, 100).unwrap_err(),
     ];
     again.iter().for_each(|e| assert_eq!(e.to_string(), text));
+}
+
+#[test]
+fn a_read_behind_a_buffer_is_reported() {
+    let gpu = small();
+    let (src, mut partial) = (gpu.zeros::<Vector>("src", 100).unwrap(), gpu.zeros("partial", 1).unwrap());
+    let params = reduce_params { src: src.as_ptr().cast(), partial: partial.as_mut_ptr(), n_vecs: 101 };
+    // SAFETY: what lies behind a buffer is its guard zone.
+    let e = unsafe { gpu.launch(kernels::reduce::INSTANCES[0].entry, [1, 1, 1], &params) };
+    let text = e.unwrap_err().to_string();
+    assert!(text.contains("reads") && text.contains("at offset 1600 of buffer"), "{text}");
+    assert!(text.contains("\"src\""), "{text}");
 }
 
 #[test]
@@ -91,4 +105,16 @@ fn fresh_memory_is_poisoned_and_devices_are_apart() {
     let refused = copy(&kernels::copy::INSTANCES[0], &src, &mut dst);
     assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
     assert!(matches!(dst.copy_from(0, &src, 0..8), Err(Error::Unsupported { .. })));
+}
+
+/// Every kernel misses a first day: until then an operation says so, by name, and writes nothing.
+#[test]
+fn operations_without_a_kernel_are_refused_by_name() {
+    let device = glm5_emu::device();
+    let ones = || Tensor::from_vec(&device, 2, 3, vec![1f32; 6]).unwrap();
+    let mut y = ones();
+    let e = swiglu(&ones(), &ones(), &mut y).unwrap_err();
+    assert!(matches!(e, Error::Unsupported { .. }));
+    assert!(e.to_string().contains("swiglu on emulator"), "{e}");
+    assert_eq!(y.to_vec().unwrap(), [1.0; 6]);
 }
