@@ -40,10 +40,6 @@ impl Opened {
         let model = Model::load(&self.gguf, device, &args.load_options(), &mut progress);
         bar.finish_and_clear();
         let model = model?;
-        // What the file leaves open decides what comes out, so it is never silent.
-        for assumption in model.config().assumptions.iter().filter(|_| !args.verbose) {
-            eprintln!("assumed: {assumption}");
-        }
         if args.verbose {
             eprintln!("{}\n  device {}", model.report(), device.name());
         }
