@@ -215,7 +215,10 @@ impl<T: Element> Tensor<T> {
             return Err(Error::shape("append", format!("rows of {}", self.cols), other.cols));
         }
         match (&mut self.storage, &other.storage) {
-            (Storage::Cpu(to), Storage::Cpu(from)) => to.extend_from_slice(from),
+            (Storage::Cpu(to), Storage::Cpu(from)) => {
+                to.try_reserve(from.len()).map_err(|_| no_memory::<T>(from.len()))?;
+                to.extend_from_slice(from);
+            }
             (Storage::Cuda(to), Storage::Cuda(from)) => {
                 let (before, more) = (self.rows * self.cols, other.rows * other.cols);
                 grow(to, before, before + more)?;
@@ -233,7 +236,7 @@ impl<T: Element> Tensor<T> {
     /// As [`Tensor::zeros`].
     pub fn try_clone(&self) -> Result<Self> {
         let storage = match &self.storage {
-            Storage::Cpu(v) => Storage::Cpu(v.clone()),
+            Storage::Cpu(v) => Storage::Cpu(copied(v)?),
             Storage::Cuda(from) => {
                 let n = self.rows * self.cols;
                 let mut buffer = from.gpu().alloc(LABEL, n)?;
@@ -262,7 +265,7 @@ impl<T: Element> Tensor<T> {
     /// [`Error::Driver`] of a GPU, also of earlier work.
     pub fn to_vec(&self) -> Result<Vec<T>> {
         match &self.storage {
-            Storage::Cpu(v) => Ok(v.clone()),
+            Storage::Cpu(v) => copied(v),
             Storage::Cuda(buffer) => buffer.to_vec(0..self.rows * self.cols),
         }
     }
@@ -330,6 +333,13 @@ fn values<T>(rows: usize, cols: usize) -> Result<usize> {
 /// `n` zeros, which the system commits only as they are written.
 fn zeroed<T: bytemuck::Zeroable>(n: usize) -> Result<Vec<T>> {
     bytemuck::allocation::try_zeroed_vec(n).map_err(|()| no_memory::<T>(n))
+}
+
+fn copied<T: Copy>(values: &[T]) -> Result<Vec<T>> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(values.len()).map_err(|_| no_memory::<T>(values.len()))?;
+    copy.extend_from_slice(values);
+    Ok(copy)
 }
 
 fn no_memory<T>(n: usize) -> Error {

@@ -88,7 +88,7 @@ impl PagedRows {
             ));
         }
         let slots = pages.checked_mul(PAGE_ROWS).filter(|slots| u32::try_from(*slots).is_ok());
-        let Some((slots, n)) = slots.and_then(|slots| Some((slots, slots.checked_mul(width)?))) else {
+        let Some((slots, n)) = slots.and_then(|slots| Some((slots, values_of_cache(slots, width)?))) else {
             let available = (u32::MAX as usize / PAGE_ROWS) as u64;
             return Err(Error::Capacity { what: "cache pages".into(), needed: pages as u64, available });
         };
@@ -229,6 +229,11 @@ impl PagedRows {
             Rows::Cuda(..) => out.fill(f32::NAN), // Callers have asked `on_cpu`.
         }
     }
+}
+
+/// `slots * width`, if f32 values of that number can be addressed.
+fn values_of_cache(slots: usize, width: usize) -> Option<usize> {
+    slots.checked_mul(width).filter(|n| *n <= isize::MAX as usize / 4)
 }
 
 fn round<T>(x: &[f32], out: &mut [T], f: impl Fn(f32) -> T) {

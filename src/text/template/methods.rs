@@ -60,8 +60,9 @@ pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value
                 None => kwargs.get::<Option<bool>>("keepends")?.unwrap_or(false),
             };
             kwargs.assert_all_used()?;
-            pay_parts(state, text.matches(char::is_control).count())?;
-            Ok(list(lines(text, keep_ends)))
+            let parts = lines(text, keep_ends);
+            pay_parts(state, parts.len())?;
+            Ok(list(parts))
         }
         "partition" | "rpartition" => {
             let (separator,): (&str,) = from_args(args)?;
