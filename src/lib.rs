@@ -13,6 +13,11 @@
 //! | [`gguf`], [`quant`] | files; block types and their dequantization. No model |
 //! | [`tensor`], [`error`] | matrices on a device; the one error type |
 
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("glm5 needs a 64-bit target: one tensor of GLM-5 has more than 2^31 values");
+#[cfg(target_endian = "big")]
+compile_error!("glm5 needs a little-endian target: blocks are read as they lie in the file");
+
 pub mod cpu;
 pub mod cuda;
 pub mod error;

@@ -1,6 +1,6 @@
 //! Matrices on a device: [`Device`], [`Tensor`] (activations), [`Matrix`] (weights), [`PagedRows`] (caches).
 //!
-//! Everything an operation touches carries its device; operations dispatch on it and refuse mixtures.
+//! Everything an operation touches carries its device; operations dispatch on it.
 
 mod paged;
 mod quantized;
@@ -167,11 +167,11 @@ impl<T: Element> Tensor<T> {
     /// All zeros.
     ///
     /// # Errors
-    /// [`Error::Capacity`] for more values than memory can address; [`Error::OutOfMemory`] or [`Error::Driver`] of a GPU.
+    /// [`Error::Capacity`] for more values than there is memory; [`Error::OutOfMemory`] or [`Error::Driver`] of a GPU.
     pub fn zeros(device: &Device, rows: usize, cols: usize) -> Result<Self> {
-        let n = values(rows, cols, size_of::<T>())?;
+        let n = values::<T>(rows, cols)?;
         let storage = match device {
-            Device::Cpu(_) => Storage::Cpu(vec![T::default(); n]),
+            Device::Cpu(_) => Storage::Cpu(zeroed(n)?),
             Device::Cuda(gpu) => Storage::Cuda(gpu.zeros(LABEL, n)?),
         };
         Ok(Tensor { device: device.clone(), rows, cols, storage })
@@ -223,9 +223,12 @@ impl<T: Element> Tensor<T> {
     /// # Errors
     /// As [`Tensor::zeros`]; nothing is changed then.
     pub fn resize(&mut self, rows: usize) -> Result<()> {
-        let n = values(rows, self.cols, size_of::<T>())?;
+        let n = values::<T>(rows, self.cols)?;
         match &mut self.storage {
-            Storage::Cpu(v) => v.resize(n, T::default()),
+            Storage::Cpu(v) => {
+                v.try_reserve(n.saturating_sub(v.len())).map_err(|_| no_memory::<T>(n))?;
+                v.resize(n, T::default());
+            }
             Storage::Cuda(buffer) => {
                 let before = self.rows * self.cols;
                 grow(buffer, before, n)?;
@@ -248,7 +251,10 @@ impl<T: Element> Tensor<T> {
             return Err(Error::shape("append", format!("rows of {}", self.cols), other.cols));
         }
         match (&mut self.storage, &other.storage) {
-            (Storage::Cpu(to), Storage::Cpu(from)) => to.extend_from_slice(from),
+            (Storage::Cpu(to), Storage::Cpu(from)) => {
+                to.try_reserve(from.len()).map_err(|_| no_memory::<T>(from.len()))?;
+                to.extend_from_slice(from);
+            }
             (Storage::Cuda(to), Storage::Cuda(from)) => {
                 let (before, more) = (self.rows * self.cols, other.rows * other.cols);
                 grow(to, before, before + more)?;
@@ -266,7 +272,7 @@ impl<T: Element> Tensor<T> {
     /// As [`Tensor::zeros`].
     pub fn try_clone(&self) -> Result<Self> {
         let storage = match &self.storage {
-            Storage::Cpu(v) => Storage::Cpu(v.clone()),
+            Storage::Cpu(v) => Storage::Cpu(copied(v)?),
             Storage::Cuda(from) => {
                 let n = self.rows * self.cols;
                 let mut buffer = from.gpu().alloc(LABEL, n)?;
@@ -295,7 +301,7 @@ impl<T: Element> Tensor<T> {
     /// [`Error::Driver`] of a GPU, also of earlier work.
     pub fn to_vec(&self) -> Result<Vec<T>> {
         match &self.storage {
-            Storage::Cpu(v) => Ok(v.clone()),
+            Storage::Cpu(v) => copied(v),
             Storage::Cuda(buffer) => buffer.to_vec(0..self.rows * self.cols),
         }
     }
@@ -355,16 +361,26 @@ fn grow<T: Element>(buffer: &mut Buffer<T>, keep: usize, n: usize) -> Result<()>
     Ok(())
 }
 
-/// Values of a matrix, if they can be addressed.
-fn values(rows: usize, cols: usize, bytes: usize) -> Result<usize> {
-    let n = rows.checked_mul(cols);
-    n.filter(|n| n.checked_mul(bytes).is_some_and(|b| b <= isize::MAX as usize)).ok_or_else(|| {
-        Error::Capacity {
-            what: format!("values of [{rows}, {cols}]"),
-            needed: (rows as u64).saturating_mul(cols as u64),
-            available: (isize::MAX as usize / bytes) as u64,
-        }
-    })
+/// Number of values of a matrix.
+fn values<T>(rows: usize, cols: usize) -> Result<usize> {
+    rows.checked_mul(cols).ok_or_else(|| no_memory::<T>(usize::MAX))
+}
+
+/// `n` zeros, which the system commits only as they are written.
+fn zeroed<T: bytemuck::Zeroable>(n: usize) -> Result<Vec<T>> {
+    bytemuck::allocation::try_zeroed_vec(n).map_err(|()| no_memory::<T>(n))
+}
+
+fn copied<T: Copy>(values: &[T]) -> Result<Vec<T>> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(values.len()).map_err(|_| no_memory::<T>(values.len()))?;
+    copy.extend_from_slice(values);
+    Ok(copy)
+}
+
+fn no_memory<T>(n: usize) -> Error {
+    let what = format!("values of {} bytes: the system gives no memory", size_of::<T>());
+    Error::Capacity { what, needed: n as u64, available: 0 }
 }
 
 /// A stack of weight matrices `[slabs, rows, cols]` on a device; see [`Weight`].
@@ -394,11 +410,14 @@ impl Matrix {
     /// Brings a weight to a device. On the CPU nothing is copied: blocks are read where they lie.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for types that cannot be dequantized, by name; [`Error::OutOfMemory`] or [`Error::Driver`] of
-    /// a GPU.
+    /// [`Error::Unsupported`] for types that cannot be dequantized, by name; [`Error::Shape`] for an empty weight;
+    /// [`Error::OutOfMemory`] or [`Error::Driver`] of a GPU.
     pub fn new(device: &Device, weight: Weight) -> Result<Self> {
         crate::quant::check_supported(weight.ty())?;
         let shape = weight.shape();
+        if shape.contains(&0) {
+            return Err(Error::shape("matrix", "slabs, rows and columns", format!("{shape:?}")));
+        }
         let storage = match device {
             Device::Cpu(_) => MatrixStorage::Cpu(weight),
             Device::Cuda(gpu) => {
@@ -473,17 +492,20 @@ pub struct Heads {
 impl Heads {
     /// A single part `offset .. offset + len` of each row.
     pub fn one(offset: usize, len: usize) -> Self {
-        Heads { n: 1, stride: offset + len, offset, len }
+        Heads { n: 1, stride: offset.saturating_add(len), offset, len }
     }
 
-    /// Columns of head `h`.
-    pub fn cols(&self, h: usize) -> std::ops::Range<usize> {
+    /// Columns of head `h`, for heads that fit.
+    pub(crate) fn cols(&self, h: usize) -> std::ops::Range<usize> {
         let start = h * self.stride + self.offset;
         start..start + self.len
     }
 
     /// Whether all heads lie within rows of `cols` columns and do not overlap.
     pub fn fits(&self, cols: usize) -> bool {
-        self.n > 0 && self.offset + self.len <= self.stride && self.cols(self.n - 1).end <= cols
+        let part_end = self.offset.checked_add(self.len);
+        let last_start = self.n.checked_sub(1).and_then(|last| last.checked_mul(self.stride));
+        let end = last_start.zip(part_end).and_then(|(start, end)| start.checked_add(end));
+        part_end.is_some_and(|end| end <= self.stride) && end.is_some_and(|end| end <= cols)
     }
 }

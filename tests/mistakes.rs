@@ -125,6 +125,12 @@ fn absorbed_queries_have_the_range_of_f32() {
     let largest = values(&gguf, "blk.1.attn_k_b.weight").into_iter().fold(0f32, |m, x| m.max(x.abs()));
     assert!(largest * s > 1e9);
     assert!(by(1.0) == by(s));
+
+    // Queries a thousand times as large pick single keys, and stay numbers.
+    let edit = in_f32(&gguf, &["attn_q_b"], |_, _, x| x * 1e3);
+    let mut model = common::load(&rewrite(&gguf, |_| {}, edit, |_| {})).unwrap();
+    let logits = one_by_one_and_at_once(&mut model);
+    assert!(logits.iter().flatten().flatten().all(|x| x.is_finite()));
 }
 
 /// Mistake 33: a residual stream beyond the range of f16. With everything that writes to the stream (and to the other

@@ -10,6 +10,8 @@ mod common;
 mod config;
 #[path = "model/decode.rs"]
 mod decode;
+#[path = "model/generation.rs"]
+mod generation;
 #[path = "model/ledger.rs"]
 mod ledger;
 #[path = "model/pieces.rs"]

@@ -2,6 +2,8 @@
 
 #[path = "text/common.rs"]
 mod common;
+#[path = "text/hostile.rs"]
+mod hostile;
 #[path = "text/sampler.rs"]
 mod sampler;
 #[path = "text/stream.rs"]

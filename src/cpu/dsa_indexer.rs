@@ -9,9 +9,11 @@ use crate::error::Result;
 use crate::ops::dsa_topk::Selection;
 use crate::tensor::{PagedRows, RaggedRows, Tensor};
 
-/// Keys per task, and rows per block of [`indexer_select`]: 64 rows over 128k keys are 32 MiB of scores.
+/// Keys per task.
 const TILE_KEYS: usize = 256;
-const BLOCK_ROWS: usize = 64;
+
+/// Scores that [`indexer_select`] holds at a time (16 MiB), unless a single row has more.
+const BLOCK_SCORES: usize = 4 << 20;
 
 pub(crate) fn indexer_scores(
     cpu: &Cpu,
@@ -23,8 +25,7 @@ pub(crate) fn indexer_scores(
     scores: &mut Tensor,
 ) -> Result<()> {
     let n = scores.cols();
-    let input =
-        Scorer { cpu, q: q.cpu()?, w: w.cpu()?, keys: keys.on_cpu()?, rows, scale, n_heads: w.cols() };
+    let input = Scorer::new(cpu, q, w, keys, rows, scale)?;
     input.run(0, Rect::new(scores.cpu_mut()?, n));
     Ok(())
 }
@@ -39,13 +40,13 @@ pub(crate) fn indexer_select(
     out: &mut Selection,
 ) -> Result<()> {
     let k = out.k();
-    let input =
-        Scorer { cpu, q: q.cpu()?, w: w.cpu()?, keys: keys.on_cpu()?, rows, scale, n_heads: w.cols() };
+    let input = Scorer::new(cpu, q, w, keys, rows, scale)?;
     let n = rows.max_visible();
-    let mut scores = cpu.scratch_f32(if n > k { n * rows.len().min(BLOCK_ROWS) } else { 0 });
+    let block_rows = (BLOCK_SCORES / n.max(1)).clamp(1, rows.len().max(1));
+    let mut scores = cpu.scratch_f32(if n > k { n * block_rows } else { 0 });
     let (indices, lens) = (out.indices.cpu_mut()?, out.lens.cpu_mut()?);
-    for first in (0..rows.len()).step_by(BLOCK_ROWS) {
-        let block = first..rows.len().min(first + BLOCK_ROWS);
+    for first in (0..rows.len()).step_by(block_rows) {
+        let block = first..rows.len().min(first + block_rows);
         if block.clone().any(|t| rows.visible(t) > k) {
             input.run(first, Rect::new(&mut scores[..block.len() * n], n));
         }
@@ -89,7 +90,18 @@ struct Scorer<'a> {
     n_heads: usize,
 }
 
-impl Scorer<'_> {
+impl<'a> Scorer<'a> {
+    fn new(
+        cpu: &'a Cpu,
+        q: &'a Tensor,
+        w: &'a Tensor,
+        keys: &'a PagedRows,
+        rows: &'a RaggedRows,
+        scale: f32,
+    ) -> Result<Self> {
+        Ok(Scorer { cpu, q: q.cpu()?, w: w.cpu()?, keys: keys.on_cpu()?, rows, scale, n_heads: w.cols() })
+    }
+
     /// Scores of rows `first..` into `out`, one row each.
     fn run(&self, first: usize, out: Rect<'_>) {
         let cpu = self.cpu;

@@ -4,7 +4,7 @@ use pulp::{Simd, WithSimd};
 
 use super::rect::Rect;
 use super::{Cpu, simd};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::dsa_topk::Selection;
 use crate::ops::mla_attention::MlaConfig;
 use crate::tensor::{PagedRows, RaggedRows, Tensor};
@@ -19,10 +19,14 @@ pub(crate) fn mla_attention(
     out: &mut Tensor,
 ) -> Result<()> {
     let (rank, width) = (config.kv_lora_rank, cache.width());
-    let selected = match selected {
-        Some(s) => Some((s.indices.cpu()?, s.lens.cpu()?, s.k())),
-        None => None,
-    };
+    if let Some(s) = selected {
+        // `below` relies on it, and a position that came twice would count twice.
+        for t in 0..rows.len() {
+            if !s.row(t)?.is_sorted_by(|a, b| a < b) {
+                return Err(Error::argument("selection", "positions in ascending order", format!("row {t}")));
+            }
+        }
+    }
     let (q, cache) = (q.cpu()?, cache.on_cpu()?);
     let cols = out.cols();
     // Heads of one token share its keys, so a task takes as many as balance leaves: all, once there are tokens enough.
@@ -32,11 +36,9 @@ pub(crate) fn mla_attention(
     cpu.install(|| {
         out.for_tiles(1, heads_per_task * rank, &|t, col, mut out| {
             let visible = rows.visible(t);
-            let keys = match selected {
-                None => Keys::All(visible),
-                Some((indices, lens, k)) => {
-                    Keys::Some(below(&indices[t * k..][..(lens[t] as usize).min(k)], visible))
-                }
+            let keys = match selected.map(|s| s.row(t)) {
+                Some(Ok(positions)) => Keys::Some(below(positions, visible)),
+                _ => Keys::All(visible), // every row of a selection was read above
             };
             let first_head = col / rank;
             let q = &q[(t * config.n_heads + first_head) * width..][..out.cols() / rank * width];
@@ -124,9 +126,12 @@ impl WithSimd for Task<'_> {
 #[inline(always)]
 fn softmax(scores: &mut [f32]) {
     let max = scores.iter().fold(f32::NEG_INFINITY, |m, s| m.max(*s));
-    let mut sum = 0.0f64;
     for s in scores.iter_mut() {
         *s = simd::exp(*s - max);
+    }
+    // On its own: in one loop with the exponential it would keep that from vectorizing.
+    let mut sum = 0.0f64;
+    for s in scores.iter() {
         sum += *s as f64;
     }
     let inverse = (1.0 / sum) as f32;

@@ -21,7 +21,7 @@ pub(crate) fn router(
     let rows = out.ids.cpu_mut()?.chunks_exact_mut(k).zip(out.weights.cpu_mut()?.chunks_exact_mut(k));
     for ((ids, weights), logits) in rows.zip(out.logits.cpu()?.chunks_exact(n)) {
         score(config.gating, logits, scores);
-        biased.iter_mut().zip(scores.iter().zip(bias)).for_each(|(b, (s, bias))| *b = s + bias);
+        biased.iter_mut().zip(scores.iter().zip(bias)).for_each(|(b, (s, bias))| *b = canonical(s + bias));
         for (id, weight) in ids.iter_mut().zip(weights.iter_mut()) {
             let best = take_best(biased);
             *id = best as u32;
@@ -49,6 +49,11 @@ fn score(gating: Gating, logits: &[f32], scores: &mut [f32]) {
     }
 }
 
+/// NaN of one pattern, so that none can look like [`STRUCK`].
+fn canonical(x: f32) -> f32 {
+    if x.is_nan() { f32::NAN } else { x }
+}
+
 /// Index of the largest entry, the first of equals, which is struck out so that the next call finds another. NaN counts as
 /// smallest, so experts stay distinct whatever the scores are.
 fn take_best(biased: &mut [f32]) -> usize {
@@ -64,5 +69,5 @@ fn take_best(biased: &mut [f32]) -> usize {
     best
 }
 
-/// A NaN that no arithmetic makes.
+/// A NaN unlike the canonical one.
 const STRUCK: u32 = 0xffff_fffe;

@@ -4,8 +4,8 @@
 use pulp::{Simd, WithSimd};
 
 use super::rect::Rect;
-use super::{Cpu, simd};
-use crate::quant::{Weight, dequantize};
+use super::{Cpu, dequantize, simd};
+use crate::quant::Weight;
 
 /// Most rows of activations that [`rows_dot`] takes.
 pub(super) const MAX_DOTS: usize = 4;
@@ -31,22 +31,21 @@ pub(super) fn rows_dot(cpu: &Cpu, w: &Weight, slab: usize, first: usize, x: Rows
     if unpacked::rows_dot(cpu, w, slab, first, x, &mut y) {
         return;
     }
-    buffered_dots(cpu, w, slab, first, x, y);
+    buffered_dots(cpu, w, slab, first, x, &mut y);
 }
 
 /// Floats in the buffer of [`buffered_dots`]: 16 KiB, half of a first-level cache.
 const BUFFER: usize = 4096;
 
 /// Dequantizes a few rows at a time into a buffer in the first-level cache and multiplies.
-fn buffered_dots(cpu: &Cpu, w: &Weight, slab: usize, first: usize, x: Rows<'_>, mut y: Rect<'_>) {
+fn buffered_dots(cpu: &Cpu, w: &Weight, slab: usize, first: usize, x: Rows<'_>, y: &mut Rect<'_>) {
     let k = w.cols();
     let at_once = (BUFFER / k).clamp(1, y.cols().max(1));
     let mut values = cpu.scratch_f32(at_once * k);
     for i in (0..y.cols()).step_by(at_once) {
         let n = at_once.min(y.cols() - i);
         let values = &mut values[..n * k];
-        let done = dequantize(w.ty(), w.rows_bytes(slab, first + i..first + i + n), values);
-        debug_assert!(done.is_ok(), "a Matrix holds only supported types in whole blocks");
+        dequantize::blocks(w.ty(), w.rows_bytes(slab, first + i..first + i + n), values);
         for t in 0..y.rows() {
             cpu.dispatch(Dots { values, x: x.row(t, k), y: &mut y.row(t)[i..i + n] });
         }
@@ -260,7 +259,8 @@ mod tests {
                     for (i, y) in row.iter().enumerate() {
                         let products = || values[i * k..][..k].iter().zip(rows.row(t, k)).map(|(w, x)| *w as f64 * *x as f64);
                         let (want, size): (f64, f64) = (products().sum(), products().map(f64::abs).sum());
-                        prop_assert!((*y as f64 - want).abs() <= 1e-6 * size, "{} {}: {} for {}", ty, level, y, want);
+                        // Chains of at most 175 products (four of them, portable), each step half a unit off at worst.
+                        prop_assert!((*y as f64 - want).abs() <= 180.0 * 6e-8 * size, "{} {}: {} for {}", ty, level, y, want);
                     }
                 }
             }

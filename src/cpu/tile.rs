@@ -1,9 +1,9 @@
 //! Products of weights with many activations: tiles of weight rows become f32 columns, the form that the GEMM takes as it
 //! is. Sixteen rows by 256 columns are dequantized into a buffer in the first-level cache and transposed from there.
 
-use super::Cpu;
 use super::rect::{Rect, gemm};
-use crate::quant::{Weight, dequantize};
+use super::{Cpu, dequantize};
+use crate::quant::Weight;
 
 /// Columns dequantized and multiplied at a time: whole blocks of every type. Sums of more products than these are sums of
 /// their sums, which rounds less than one long chain.
@@ -66,6 +66,7 @@ struct Part<'a> {
 
 impl Part<'_> {
     /// Into rows [`BUFFER_STRIDE`] apart.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))] // one level, no choice
     fn dequantize(&self, cpu: &Cpu, out: &mut [f32]) {
         #[cfg(target_arch = "x86_64")]
         if unpacked::dequantize(cpu, self, out) {
@@ -73,8 +74,7 @@ impl Part<'_> {
         }
         for (row, out) in self.rows.chunks_exact(self.w.row_bytes()).zip(out.chunks_exact_mut(BUFFER_STRIDE))
         {
-            let done = dequantize(self.w.ty(), self.blocks(row), &mut out[..self.cols]);
-            debug_assert!(done.is_ok(), "a Matrix holds only supported types in whole blocks");
+            dequantize::blocks(self.w.ty(), self.blocks(row), &mut out[..self.cols]);
         }
     }
 
@@ -86,6 +86,7 @@ impl Part<'_> {
 }
 
 /// Columns `16 i..16 i + 16` of `buffer`, for `i < squares`, to rows of `out`.
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))] // one level, no choice
 fn transpose(cpu: &Cpu, buffer: &[f32], squares: usize, out: &mut [f32], stride: usize) {
     #[cfg(target_arch = "x86_64")]
     if unpacked::transpose(cpu, buffer, squares, out, stride) {
@@ -262,7 +263,8 @@ mod tests {
                     let x = &x[t * (k + 3)..][..k];
                     let products = || values[i * k..][..k].iter().zip(x).map(|(w, x)| *w as f64 * *x as f64);
                     let (want, size): (f64, f64) = (products().sum(), products().map(f64::abs).sum());
-                    prop_assert!((*y as f64 - want).abs() <= 1e-6 * size, "{}: {} for {}", ty, y, want);
+                    // Chains of at most 256 products and of 4 chunks, each step half a unit off at worst.
+                    prop_assert!((*y as f64 - want).abs() <= 260.0 * 6e-8 * size, "{}: {} for {}", ty, y, want);
                 }
             }
         }

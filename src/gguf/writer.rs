@@ -72,7 +72,8 @@ impl Writer {
         Ok(self)
     }
 
-    /// Appends a key.
+    /// Appends a key. Keys are written as they are given, also those that no reader takes (used twice, empty): tests need
+    /// such files.
     pub fn key(&mut self, key: impl Into<String>, value: impl Into<Value>) {
         self.keys.push((key.into(), value.into()));
     }

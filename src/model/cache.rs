@@ -1,13 +1,14 @@
 //! Paged caches: latent rows of every layer, indexer keys of the full ones, one page table per sequence.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Config;
 use super::config::IndexerKind;
 use crate::error::{Error, Result};
 use crate::tensor::{CacheType, Device, PAGE_ROWS, PagedRows};
 
-/// A sequence of a [`Cache`]. Ids are not reused.
+/// A sequence of a [`Cache`]. Ids are not reused, and no two caches have one in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SeqId(u64);
 
@@ -19,7 +20,6 @@ pub struct Cache {
     /// Per layer, for those with an indexer of their own.
     pub(super) index: Vec<Option<PagedRows>>,
     sequences: HashMap<SeqId, Entry>,
-    next_id: u64,
     free: Vec<u32>,
     /// Sequences that hold each page.
     holders: Vec<u32>,
@@ -54,7 +54,6 @@ impl Cache {
             latent,
             index: index.collect::<Result<_>>()?,
             sequences: HashMap::new(),
-            next_id: 0,
             free: (0..pages_u32).rev().collect(),
             holders: vec![0; pages],
             max_len: config.context_length,
@@ -253,8 +252,8 @@ impl Cache {
     }
 
     fn insert(&mut self, entry: Entry) -> SeqId {
-        let id = SeqId(self.next_id);
-        self.next_id += 1;
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = SeqId(NEXT.fetch_add(1, Ordering::Relaxed));
         self.sequences.insert(id, entry);
         id
     }

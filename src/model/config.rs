@@ -21,6 +21,9 @@ const MAX_EXTENT: usize = 1 << 24;
 /// No model of this family has nearly as many blocks; names are requested for each before the tensors are looked at.
 const MAX_BLOCKS: usize = 1 << 12;
 
+/// Room for a selection is taken for every row of a step: 512 rows of this are 128 MiB.
+const MAX_TOPK: usize = 1 << 16;
+
 /// Where a layer's selected keys come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -101,7 +104,7 @@ impl Config {
             first_k_dense_replace: keys.count("leading_dense_block_count")?.min(n_layers),
             moe_intermediate_size: keys.moe_intermediate_size(n_layers)?,
             n_routed_experts,
-            n_shared_experts: keys.count_or("expert_shared_count", 0)?,
+            n_shared_experts: keys.count("expert_shared_count")?,
             router: keys.router(n_routed_experts)?,
             n_heads: keys.extent("attention.head_count", 1)?,
             q_lora_rank: keys.extent("attention.q_lora_rank", 1)?,
@@ -113,7 +116,7 @@ impl Config {
             rope_theta: keys.positive("rope.freq_base")?,
             index_n_heads: keys.extent("attention.indexer.head_count", 1)?,
             index_head_dim: keys.extent("attention.indexer.key_length", qk_rope_head_dim)?,
-            index_topk: keys.extent("attention.indexer.top_k", 1)?,
+            index_topk: keys.extent_up_to("attention.indexer.top_k", 1, MAX_TOPK)?,
             indexers: keys.indexers(gguf, n_layers, context_length)?,
             assumptions: Vec::new(),
         };
@@ -176,7 +179,7 @@ fn check_architecture(name: &str) -> Result<()> {
         "deepseek32" => "DeepSeek-V3.2 rotates its indexer differently",
         _ => "this crate runs GLM-5, 5.1, 5.2 and 5.3, architecture glm-dsa",
     };
-    Err(Error::unsupported(format!("architecture {name}"), reason))
+    Err(Error::unsupported(format!("architecture {}", name.escape_debug()), reason))
 }
 
 /// The keys of the architecture, read by their name without prefix.
@@ -254,7 +257,15 @@ impl Keys<'_> {
 
     fn vocab_size(&mut self) -> Result<usize> {
         if self.meta.value(&Self::key("vocab_size")).is_some() {
-            return self.extent("vocab_size", 1);
+            let rows = self.extent("vocab_size", 1)?;
+            let tokens =
+                self.meta.get::<&crate::gguf::StrArray>("tokenizer.ggml.tokens")?.map_or(0, |t| t.len());
+            if tokens > rows {
+                let found =
+                    format!("expected at least the {tokens} tokens of tokenizer.ggml.tokens, found {rows}");
+                return Err(self.error("vocab_size", found));
+            }
+            return Ok(rows);
         }
         let tokens = self.meta.require::<&crate::gguf::StrArray>("tokenizer.ggml.tokens")?.len();
         self.assume(format!("{} is absent: {tokens}, the number of tokens", Self::key("vocab_size")));
@@ -299,13 +310,7 @@ impl Keys<'_> {
                 Gating::Sigmoid
             }
         };
-        let norm_topk_prob = match self.meta.get::<bool>(&Self::key("expert_weights_norm"))? {
-            Some(norm) => norm,
-            None => {
-                self.assume(format!("{} is absent: false", Self::key("expert_weights_norm")));
-                false
-            }
-        };
+        let norm_topk_prob = self.meta.require(&Self::key("expert_weights_norm"))?;
         let routed_scaling_factor = self.positive("expert_weights_scale")?;
         Ok(RouterConfig { n_experts_per_tok, gating, norm_topk_prob, routed_scaling_factor })
     }

@@ -94,7 +94,7 @@ impl fmt::Display for LoadReport {
         let files =
             if self.files > 1 { format!(" and {} more files", self.files - 1) } else { String::new() };
         writeln!(f, "{}{files}, {:.3} GiB", self.file.display(), gib(self.file_bytes))?;
-        writeln!(f, "  {} ({})", self.variant, c.name.as_deref().unwrap_or("unnamed"))?;
+        writeln!(f, "  {} ({})", self.variant, c.name.as_deref().unwrap_or("unnamed").escape_debug())?;
         writeln!(
             f,
             "  {} trunk + {} nextn layers, hidden {}, vocab {}, context {}, rope base {}",

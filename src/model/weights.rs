@@ -146,7 +146,6 @@ fn request(ledger: &mut Ledger<'_>, config: &Config, shard: Shard) -> Result<Raw
             ledger.idle_where("indexer copied into a layer that shares one", |t| t.name.starts_with(&prefix));
         }
     }
-    ledger.idle_where("angles are computed from the rope base", |t| t.name == "rope_freqs.weight");
     Ok(RawWeights { token_embd, output_norm, output, layers })
 }
 

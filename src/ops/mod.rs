@@ -1,7 +1,7 @@
 //! Operations: one module each, with the safe function, its checks and the reference in plain f64 loops.
 //!
-//! Every function checks shapes and devices, then dispatches on the device of its output. Bad input is an
-//! [`Error`] and leaves the outputs as they were. `m` is the number of rows (tokens) of a call.
+//! Every function checks shapes, then dispatches on the device of its tensors. Bad input is an
+//! [`Error`] and leaves the outputs as they were (a mixture of devices may have resized them). `m` is the number of rows (tokens) of a call.
 //!
 //! | module | operation |
 //! |---|---|

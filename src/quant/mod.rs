@@ -21,8 +21,10 @@ pub(crate) use dequantize::with_block;
 pub use dequantize::{check_supported, dequantize, is_supported};
 pub use ggml_type::GgmlType;
 pub use quantize::quantize;
-pub(crate) use small_blocks::MXFP4_LEVELS;
 pub use weight::{SharedBytes, Weight};
 
 /// Levels of the 4-bit quants of IQ4_NL and IQ4_XS.
 pub const IQ4_LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// Levels of MXFP4 (E2M1), doubled to be integers.
+pub(crate) const MXFP4_LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];

@@ -2,10 +2,7 @@
 
 use super::block::*;
 use super::scalar::{bf16_to_f32, e8m0_half_to_f32, f16_to_f32};
-use super::{GgmlType, IQ4_LEVELS};
-
-/// Levels of MXFP4 (E2M1), doubled to be integers.
-pub(crate) const MXFP4_LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+use super::{GgmlType, IQ4_LEVELS, MXFP4_LEVELS};
 
 impl Block for BlockF32 {
     const TYPE: GgmlType = GgmlType::F32;

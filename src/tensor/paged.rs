@@ -2,9 +2,10 @@
 
 use half::{bf16, f16};
 
-use super::{Device, Tensor, elsewhere};
+use super::{Device, Tensor, elsewhere, zeroed};
 use crate::cuda::Buffer;
 use crate::error::{Error, Result};
+use crate::quant::scalar::f16_to_f32;
 
 /// Rows (tokens) per page.
 pub const PAGE_ROWS: usize = 64;
@@ -76,23 +77,26 @@ impl PagedRows {
     /// Reserves `pages` pages of zeros. On the CPU the system commits memory only as rows are written.
     ///
     /// # Errors
-    /// [`Error::Capacity`] if the size does not fit the address space; [`Error::OutOfMemory`] or [`Error::Driver`] of a
-    /// GPU.
+    /// [`Error::Shape`] for an empty cache, [`Error::Capacity`] for more pages than can be numbered or more memory than there
+    /// is; [`Error::OutOfMemory`] or [`Error::Driver`] of a GPU.
     pub fn new(device: &Device, pages: usize, width: usize, ty: CacheType) -> Result<Self> {
-        let slots = pages.checked_mul(PAGE_ROWS);
-        let n = slots.and_then(|s| s.checked_mul(width)).filter(|n| *n < isize::MAX as usize / 4);
-        let (Some(slots), Some(n)) = (slots, n) else {
-            return Err(Error::Capacity {
-                what: "cache values".into(),
-                needed: (pages as u64).saturating_mul((PAGE_ROWS * width) as u64),
-                available: isize::MAX as u64 / 4,
-            });
+        if pages == 0 || width == 0 {
+            return Err(Error::shape(
+                "cache",
+                "pages and values",
+                format!("{pages} pages of rows of {width}"),
+            ));
+        }
+        let slots = pages.checked_mul(PAGE_ROWS).filter(|slots| u32::try_from(*slots).is_ok());
+        let Some((slots, n)) = slots.and_then(|slots| Some((slots, values_of_cache(slots, width)?))) else {
+            let available = (u32::MAX as usize / PAGE_ROWS) as u64;
+            return Err(Error::Capacity { what: "cache pages".into(), needed: pages as u64, available });
         };
         let rows = match (device, ty) {
             (Device::Cuda(gpu), _) => Rows::Cuda(ty, gpu.zeros("cache", n * ty.bytes())?),
-            (_, CacheType::F32) => Rows::F32(vec![0.0; n]),
-            (_, CacheType::Bf16) => Rows::Bf16(vec![bf16::ZERO; n]),
-            (_, CacheType::F16) => Rows::F16(vec![f16::ZERO; n]),
+            (_, CacheType::F32) => Rows::F32(zeroed(n)?),
+            (_, CacheType::Bf16) => Rows::Bf16(zeroed(n)?),
+            (_, CacheType::F16) => Rows::F16(zeroed(n)?),
         };
         Ok(PagedRows { device: device.clone(), width, slots, rows })
     }
@@ -156,11 +160,15 @@ impl PagedRows {
         Ok(())
     }
 
-    /// Copies page `from` to another page `to` (both in range: the page table's contract).
+    /// Copies page `from` to another page `to`.
     ///
     /// # Errors
-    /// [`Error::Driver`] of a GPU.
+    /// [`Error::Shape`] if there is no such page; [`Error::Driver`] of a GPU.
     pub fn copy_page(&mut self, from: u32, to: u32) -> Result<()> {
+        let pages = self.slots / PAGE_ROWS;
+        if from.max(to) as usize >= pages {
+            return Err(Error::shape("copy page", format!("pages below {pages}"), format!("{from} to {to}")));
+        }
         let n = PAGE_ROWS * self.width;
         let (from, to) = (from as usize * n, to as usize * n);
         match &mut self.rows {
@@ -200,7 +208,7 @@ impl PagedRows {
     }
 
     /// The row at `slot` converted into `buf` (the row itself when it is f32 already, so nothing is copied then).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn row_in<'a>(&'a self, slot: u32, buf: &'a mut [f32]) -> &'a [f32] {
         let at = slot as usize * self.width;
         if let Rows::F32(v) = &self.rows {
@@ -210,16 +218,22 @@ impl PagedRows {
         buf
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, slot: u32, out: &mut [f32]) {
         let range = slot as usize * self.width..(slot as usize + 1) * self.width;
         match &self.rows {
             Rows::F32(v) => out.copy_from_slice(&v[range]),
             Rows::Bf16(v) => v[range].iter().zip(out).for_each(|(x, o)| *o = x.to_f32()),
-            Rows::F16(v) => v[range].iter().zip(out).for_each(|(x, o)| *o = x.to_f32()),
+            // Not the half crate's conversion: it asks for F16C in a call for every value.
+            Rows::F16(v) => v[range].iter().zip(out).for_each(|(x, o)| *o = f16_to_f32(x.to_le_bytes())),
             Rows::Cuda(..) => out.fill(f32::NAN), // Callers have asked `on_cpu`.
         }
     }
+}
+
+/// `slots * width`, if f32 values of that number can be addressed.
+fn values_of_cache(slots: usize, width: usize) -> Option<usize> {
+    slots.checked_mul(width).filter(|n| *n <= isize::MAX as usize / 4)
 }
 
 fn round<T>(x: &[f32], out: &mut [T], f: impl Fn(f32) -> T) {
@@ -229,7 +243,7 @@ fn round<T>(x: &[f32], out: &mut [T], f: impl Fn(f32) -> T) {
 /// Layout of a ragged batch: for every row its position, its cache slot and the page table of its sequence.
 ///
 /// Row `t` sees the keys at positions `0 ..= position(t)` of its own sequence; the key at position `s` lies in slot
-/// [`RaggedRows::slot_of`]`(t, s)`. Rows of one sequence are consecutive and in order of position.
+/// `page_table[s / PAGE_ROWS] * PAGE_ROWS + s % PAGE_ROWS`. Rows of one sequence are consecutive and in order of position.
 #[derive(Debug, Clone, Default)]
 pub struct RaggedRows {
     positions: Vec<u32>,
@@ -257,16 +271,15 @@ impl RaggedRows {
     /// # Errors
     /// [`Error::Shape`] if the table is too short.
     pub fn push(&mut self, start: usize, n: usize, pages: &[u32]) -> Result<()> {
-        if start + n > pages.len() * PAGE_ROWS {
-            return Err(Error::shape(
-                "ragged rows",
-                format!("a page table for {} tokens", start + n),
-                format!("{} pages", pages.len()),
-            ));
-        }
+        let end = start.checked_add(n).filter(|end| *end <= pages.len() * PAGE_ROWS);
+        let numbered = pages.iter().all(|p| p.checked_mul(PAGE_ROWS as u32).is_some());
+        let (Some(end), true) = (end, numbered) else {
+            let want = format!("a page table for {n} tokens from {start} on");
+            return Err(Error::shape("ragged rows", want, format!("{} pages", pages.len())));
+        };
         let table = self.tables.len() as u32;
         self.tables.extend_from_slice(pages);
-        for p in start..start + n {
+        for p in start..end {
             self.positions.push(p as u32);
             self.slots.push(pages[p / PAGE_ROWS] * PAGE_ROWS as u32 + (p % PAGE_ROWS) as u32);
             self.table_starts.push(table);
@@ -296,7 +309,7 @@ impl RaggedRows {
 
     /// Keys that row `t` may see: its position + 1.
     #[inline]
-    pub fn visible(&self, t: usize) -> usize {
+    pub(crate) fn visible(&self, t: usize) -> usize {
         self.positions[t] as usize + 1
     }
 
@@ -307,7 +320,7 @@ impl RaggedRows {
 
     /// Slot of the key at position `s` of row `t`'s sequence; `s < visible(t)`.
     #[inline]
-    pub fn slot_of(&self, t: usize, s: usize) -> u32 {
+    pub(crate) fn slot_of(&self, t: usize, s: usize) -> u32 {
         self.tables[self.table_starts[t] as usize + s / PAGE_ROWS] * PAGE_ROWS as u32 + (s % PAGE_ROWS) as u32
     }
 

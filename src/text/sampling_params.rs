@@ -48,7 +48,7 @@ impl SamplingParams {
     /// What the file advises (`general.sampling.*`), else temperature 1 and top-p 0.95, as GLM-5 is published with.
     ///
     /// # Errors
-    /// [`Error::File`] if a key has another type; [`Error::Argument`] if a value is out of range.
+    /// [`Error::File`], naming the key, if it has another type or its value is out of range.
     pub fn from_metadata(metadata: &Metadata) -> Result<Self> {
         let float = |name| metadata.get::<f32>(&format!("general.sampling.{name}"));
         let count = |name| metadata.get::<i64>(&format!("general.sampling.{name}"));
@@ -65,7 +65,18 @@ impl SamplingParams {
                 .map_or(default.penalty_last_n, |n| usize::try_from(n).unwrap_or(usize::MAX)),
             ..default
         };
-        params.check()?;
+        params.check().map_err(|error| match error {
+            Error::Argument { what, expected, got } => {
+                let name = match what {
+                    "temperature" => "temp",
+                    "repeat_penalty" => "penalty_repeat",
+                    other => other,
+                };
+                let key = format!("general.sampling.{name}");
+                Error::key(metadata.file(), &key, format!("expected {expected}, got {got}"))
+            }
+            other => other,
+        })?;
         Ok(params)
     }
 

@@ -22,6 +22,10 @@ const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
 const PADDING: &str = "tokenizer.ggml.padding_token_id";
 const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 
+/// The longest token, in bytes. GLM's longest are runs of spaces of some hundred; what finds marks in a text takes time
+/// and memory in proportion to their sizes, seconds for each megabyte.
+const MAX_TOKEN: usize = 1024;
+
 /// The tokenizer's metadata of a GGUF file, as it stands there. The keys named here begin with `tokenizer.ggml.`
 #[derive(Debug, Clone, Default)]
 pub struct TokenizerData {
@@ -179,6 +183,10 @@ impl TokenizerData {
             if token.is_empty() {
                 return Err(self.bad(TOKENS, format!("token {id} is empty")));
             }
+            if token.len() > MAX_TOKEN {
+                let message = format!("token {id}: expected at most {MAX_TOKEN} bytes, got {}", token.len());
+                return Err(self.bad(TOKENS, message));
+            }
             if let Some(first) = ids.insert(token, id) {
                 return Err(self.bad(TOKENS, format!("tokens {first} and {id} are both {token:?}")));
             }
@@ -210,6 +218,12 @@ impl TokenizerData {
         let mut merges = Merges::with_capacity(self.merges.len());
         let mut joined = String::new();
         for (rank, merge) in self.merges.iter().enumerate() {
+            // A token of the greatest size and a space: what is longer is no merge, and no text for an error.
+            if merge.len() > MAX_TOKEN + 1 {
+                let message =
+                    format!("entry {rank}: expected at most {} bytes, got {}", MAX_TOKEN + 1, merge.len());
+                return Err(self.bad(MERGES, message));
+            }
             let (left, right) = merge
                 .split_once(' ')
                 .filter(|(l, r)| !l.is_empty() && !r.is_empty() && !r.contains(' '))

@@ -114,7 +114,7 @@ fn a_hole_reads_as_zeros_in_memory_and_on_disk() {
 }
 
 #[test]
-fn the_writer_refuses_what_no_reader_takes() {
+fn the_writer_refuses_tensors_that_no_reader_takes() {
     let refused = |result: glm5::Result<()>, part: &str| {
         let text = result.unwrap_err().to_string();
         assert!(text.contains(part), "no {part:?} in {text}");

@@ -160,7 +160,7 @@ fn a_cache_of_another_model_is_refused() {
     other(1, 0);
 }
 
-/// Ids of removed sequences stay unknown, also after new ones were made.
+/// Ids of removed sequences stay unknown, also after new ones were made, and so do those of other caches.
 #[test]
 fn ids_are_not_reused() {
     let model = common::open(MODELS[0]);
@@ -170,4 +170,7 @@ fn ids_are_not_reused() {
     let b = cache.new_sequence();
     assert_ne!(a, b);
     assert!(cache.len(a).is_err() && cache.is_empty(b).unwrap());
+    let mut other = model.new_cache(64, CacheType::F32).unwrap();
+    let c = other.new_sequence();
+    assert!(other.len(b).is_err() && cache.len(c).is_err(), "a sequence of another cache");
 }

@@ -75,6 +75,7 @@ const FLOATS: [&str; 3] = ["attention.layer_norm_rms_epsilon", "rope.freq_base",
 #[test]
 fn what_must_be_there() {
     let all = EXTENTS.iter().map(|(name, _)| *name).chain(FLOATS);
+    let all = all.chain(["expert_shared_count", "expert_weights_norm"]);
     for name in all.filter(|n| *n != "vocab_size") {
         assert!(complaint(&without(name), name).contains("missing, expected"));
     }
@@ -203,9 +204,7 @@ fn what_is_assumed_is_said() {
     assert_eq!(assumed(&with(|_| {})), [types, shared]);
     for (name, sentence) in [
         ("nextn_predict_layers", "glm-dsa.nextn_predict_layers is absent: 0"),
-        ("expert_shared_count", "glm-dsa.expert_shared_count is absent: 0"),
         ("expert_gating_func", "glm-dsa.expert_gating_func is absent: sigmoid"),
-        ("expert_weights_norm", "glm-dsa.expert_weights_norm is absent: false"),
     ] {
         assert!(assumed(&without(name)).contains(&sentence.to_owned()), "{sentence}");
     }
@@ -227,6 +226,24 @@ fn vocab_size_may_be_counted() {
     let config = Config::from_gguf(&gguf).unwrap();
     assert_eq!(config.vocab_size, 2);
     assert!(config.assumptions[0].contains("vocab_size is absent: 2"));
+}
+
+#[test]
+fn every_token_needs_a_row() {
+    let gguf = with(|keys| {
+        keys.retain(|(k, _)| k != "glm-dsa.vocab_size");
+        keys.push(("glm-dsa.vocab_size".into(), 2u32.into()));
+        let tokens = ["a", "b", "c"].into_iter().collect();
+        keys.push(("tokenizer.ggml.tokens".into(), Array::Str(tokens).into()));
+    });
+    let text = Config::from_gguf(&gguf).unwrap_err().to_string();
+    assert!(text.contains("vocab_size: expected at least the 3 tokens"), "{text}");
+}
+
+#[test]
+fn nothing_of_the_file_reaches_a_terminal_raw() {
+    let text = Config::from_gguf(&set("general:architecture", "x\u{1b}[31m\ny")).unwrap_err().to_string();
+    assert!(text.contains("x\\u{1b}[31m\\ny"), "{text:?}");
 }
 
 fn pattern(config: &Config) -> String {

@@ -230,7 +230,7 @@ proptest! {
 fn check_cuts(which: usize, n: usize, cuts: &[usize]) {
     let texts = Texts::of(which);
     let mut model = common::open(MODELS[which]);
-    let mut cache = dirty(&mut model, n.div_ceil(PAGE_ROWS));
+    let mut cache = model.new_cache(n, CacheType::F32).unwrap();
     let seq = cache.new_sequence();
     let mut got = Vec::new();
     for at in cuts.iter().copied().chain([n]) {

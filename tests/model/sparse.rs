@@ -2,7 +2,7 @@
 //! that prove which of them ran. Causality. Cache types and precisions against f32.
 
 use glm5::model::{Batch, Event, IndexerKind, LayerCounters, LoadOptions, LogitRows, Model, Observer};
-use glm5::tensor::{CacheType, Precision};
+use glm5::tensor::{CacheType, Device, Precision};
 use proptest::prelude::*;
 
 use crate::common::{self, MODELS, TOP_K};
@@ -94,6 +94,34 @@ fn counters_say_what_ran() {
     }
 }
 
+/// The same bits run to run, for any number of threads, and whether or not somebody looks.
+#[test]
+fn bits_depend_on_the_input_alone() {
+    let tokens = &Texts::of(1).tokens[0][..90];
+    let run = |threads: usize, observed: bool| {
+        let device = Device::cpu(Some(threads)).unwrap();
+        let path = common::path(&format!("{}.gguf", MODELS[1]));
+        let mut model = Model::open(path, &device, &LoadOptions::default()).unwrap();
+        let mut cache = model.new_cache(128, CacheType::F32).unwrap();
+        let seq = cache.new_sequence();
+        let mut all = Vec::new();
+        // Within top-k, where an observer has scores computed that nobody needs; beyond; single tokens.
+        for piece in [&tokens[..40], &tokens[40..80]].into_iter().chain(tokens[80..].chunks(1)) {
+            let batch = Batch::one(seq, piece, LogitRows::ALL);
+            let logits = match observed {
+                true => model.forward_observed(&batch, &mut cache, &mut Selected::default()),
+                false => model.forward(&batch, &mut cache),
+            };
+            all.extend(common::rows(logits.unwrap()));
+        }
+        bits(&all)
+    };
+    let first = run(1, false);
+    for (threads, observed) in [(1, false), (1, true), (2, false), (3, true)] {
+        assert!(run(threads, observed) == first, "{threads} threads, observed: {observed}");
+    }
+}
+
 proptest! {
     #![proptest_config(common::config(6))]
 
@@ -140,6 +168,10 @@ fn half_precision_caches_are_close() {
 struct Selected(Vec<Vec<u32>>);
 
 impl Observer for Selected {
+    fn wants_indexer(&self) -> bool {
+        true
+    }
+
     fn see(&mut self, event: Event<'_>) {
         if let Event::Indexer { rows, selection, .. } = event {
             self.0.extend((0..rows.len()).map(|t| selection.row(t).unwrap().to_vec()));

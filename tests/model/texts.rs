@@ -83,7 +83,7 @@ impl Observer for Gaps {
                 let mut scores = Tensor::zeros(q.device(), rows.len(), rows.max_visible()).unwrap();
                 indexer_scores(q, w, keys, rows, 1.0 / (q.cols() as f32).sqrt(), &mut scores).unwrap();
                 for (t, row) in common::rows(&scores).into_iter().enumerate() {
-                    self.note(row[..rows.visible(t)].to_vec(), TOP_K);
+                    self.note(row[..rows.positions()[t] as usize + 1].to_vec(), TOP_K);
                 }
             }
             Event::Routing { layer, routing } => {

@@ -306,5 +306,11 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
         ("selection rows", mla_attention(&q, &cache, &rows, Some(&two), &config, &mut out)),
         ("selection indices", mla_attention(&q, &cache, &rows, Some(&uneven), &config, &mut out)),
     ]);
+    // An index behind a larger one could pass for visible: 70 is a slot of another sequence.
+    for positions in [vec![70, 0], vec![0, 0]] {
+        let unsorted = selection(d, &[vec![0], positions, vec![2]]).unwrap();
+        let result = mla_attention(&q, &cache, &rows, Some(&unsorted), &config, &mut out);
+        assert!(matches!(result, Err(glm5::Error::Argument { .. })), "{result:?}");
+    }
     assert!([out, other, tall].iter().all(untouched), "a refused call wrote something");
 }

@@ -282,7 +282,16 @@ fn advice_of_the_file() {
         ..Default::default()
     };
     assert_eq!(read(&keys).unwrap(), want);
-    assert!(read(&[("top_p", 2.0f32.into())]).unwrap_err().to_string().starts_with("top_p: expected"));
+    let bad = [
+        ("temp", f32::NAN, "a number of 0 or more, got NaN"),
+        ("top_p", 2.0, "a number above 0 and up to 1, got 2"),
+        ("min_p", -1.0, "a number from 0 to 1, got -1"),
+        ("penalty_repeat", 0.0, "a number above 0, got 0"),
+    ];
+    for (key, value, want) in bad {
+        let error = read(&[(key, value.into())]).unwrap_err().to_string();
+        assert_eq!(error, format!("x.gguf: key general.sampling.{key}: expected {want}"));
+    }
     let error = read(&[("temp", "hot".into())]).unwrap_err().to_string();
     assert!(error.starts_with("x.gguf: key general.sampling.temp: expected a float"), "{error}");
 }

@@ -107,7 +107,7 @@ fn long_runs_are_cut_right() {
 #[test]
 fn bad_metadata_is_refused_by_key() {
     type Change = fn(&mut TokenizerData);
-    let cases: [(Change, &str); 21] = [
+    let cases: [(Change, &str); 23] = [
         (
             |d| d.model = "llama".into(),
             "tokenizer model \"llama\" is not supported: GLM-5 uses byte-level BPE",
@@ -135,6 +135,14 @@ fn bad_metadata_is_refused_by_key() {
         (|d| d.tokens[257] = "ab".into(), "tokenizer.ggml.tokens: tokens 256 and 257 are both \"ab\""),
         (|d| d.tokens[259] = "<end>".into(), "tokenizer.ggml.tokens: tokens 258 and 259 are both \"<end>\""),
         (|d| d.tokens[259].clear(), "tokenizer.ggml.tokens: token 259 is empty"),
+        (
+            |d| d.tokens[259] = "x".repeat(1025),
+            "tiny.gguf: key tokenizer.ggml.tokens: token 259: expected at most 1024 bytes, got 1025",
+        ),
+        (
+            |d| d.merges[1] = "a".repeat(1026),
+            "tiny.gguf: key tokenizer.ggml.merges: entry 1: expected at most 1025 bytes, got 1026",
+        ),
         (
             |d| d.tokens[257] = " ab".into(),
             "tokenizer.ggml.tokens: token 257, \" ab\": ' ' is not in the byte-level alphabet",
@@ -167,6 +175,9 @@ fn bad_metadata_is_refused_by_key() {
         assert!(matches!(error, Error::File { .. } | Error::Unsupported { .. }), "{error:?}");
         assert!(error.to_string().contains(want), "{error}\nexpected {want}");
     }
+    let mut longest = tiny();
+    longest.tokens[259] = "x".repeat(1024);
+    assert!(Tokenizer::new(longest).is_ok());
     let ids: [Change; 5] = [
         |d| d.bos = Some(u32::MAX),
         |d| d.eos = Some(u32::MAX),

@@ -33,8 +33,8 @@ pub fn indexer_scores(
     }
 }
 
-/// [`indexer_scores`] and [`top_k`](super::dsa_topk::top_k) in blocks of rows, so that scores never take more than a few
-/// MiB. Rows that see at most `k` keys select all of them without being scored. `out` is resized to the rows.
+/// [`indexer_scores`] and [`top_k`](super::dsa_topk::top_k) in blocks of rows, so that scores take at most 16 MiB
+/// (or one row). Rows that see at most `k` keys select all of them without being scored. `out` is resized to the rows.
 ///
 /// # Errors
 /// [`Error::Shape`] if they do not fit.

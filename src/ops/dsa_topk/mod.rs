@@ -42,12 +42,16 @@ impl Selection {
     /// The selected positions of row `t`, ascending, in host memory.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the selection lives elsewhere, [`Error::Shape`] if there is no such row.
+    /// [`Error::Unsupported`] if the selection lives elsewhere, [`Error::Shape`] if there is no such row or it claims
+    /// more than there is room for.
     pub fn row(&self, t: usize) -> Result<&[u32]> {
         let (k, lens) = (self.k(), self.lens.cpu()?);
         let Some(n) = lens.get(t) else {
             return Err(Error::shape("selection", format!("a row below {}", lens.len()), t));
         };
+        if *n as usize > k {
+            return Err(Error::shape("selection", format!("at most {k} positions"), n));
+        }
         Ok(&self.indices.cpu()?[t * k..t * k + *n as usize])
     }
 }

@@ -24,7 +24,7 @@ pub fn logits(
     if let Some(r) = rows.iter().find(|r| **r as usize >= x.rows()) {
         return Err(Error::shape("logits", format!("rows below {}", x.rows()), r));
     }
-    if gathered.cols() != k || y.cols() != w.rows() {
+    if w.cols() != k || gathered.cols() != k || y.cols() != w.rows() {
         let want = format!("room for rows of {k} and {}", w.rows());
         return Err(Error::shape("logits", want, format!("{} and {}", gathered.cols(), y.cols())));
     }

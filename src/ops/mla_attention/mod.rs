@@ -28,7 +28,8 @@ pub struct MlaConfig {
 /// `[latent | rotated key]`; `out` `[m, n_heads * kv_lora_rank]`.
 ///
 /// # Errors
-/// [`Error::Shape`] if they do not fit.
+/// [`Error::Shape`] if they do not fit; [`Error::Argument`] for selected positions that do not ascend (on the CPU; kernels
+/// cannot tell).
 pub fn mla_attention(
     q: &Tensor,
     cache: &PagedRows,

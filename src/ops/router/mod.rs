@@ -55,7 +55,7 @@ impl Routing {
     }
 }
 
-/// Scores `s = gating(w x)`; the experts with the largest `s + bias` are chosen (ties: lower index first), the bias
+/// Scores `s = gating(w x)`; the experts with the largest `s + bias` are chosen (ties: lower index first, NaN as `-inf`), the bias
 /// counting here only; their weights are `s`, divided by `sum + 1e-20` if `norm_topk_prob`, times the scaling factor.
 /// `w` `[1, n_experts, hidden]`, `bias` `[1, n_experts]`, `x` `[m, hidden]`; `out` is resized to `m` rows.
 ///

@@ -32,7 +32,8 @@ pub fn scores(logits: &[f64], gating: Gating) -> Vec<f64> {
     }
 }
 
-/// Chooses for each row the `n_experts_per_tok` experts with the largest `score + bias`; ties go to the lower index. The
+/// Chooses for each row the `n_experts_per_tok` experts with the largest `score + bias`; ties go to the lower index, and NaN
+/// counts as `-inf`. The
 /// weights are the scores without bias, divided by `sum + 1e-20` if `norm_topk_prob`, times `routed_scaling_factor`.
 /// `logits` `[m, n_experts]` with `n_experts = bias.len()`.
 ///
@@ -52,7 +53,8 @@ pub fn route<X: Copy + Into<f64>>(logits: &[X], bias: &[f32], config: &RouterCon
         let biased: Vec<f32> = (0..n).map(|e| scores[e] as f32 + bias[e]).collect();
 
         let mut order: Vec<usize> = (0..n).collect();
-        order.sort_by(|a, b| biased[*b].total_cmp(&biased[*a]).then(a.cmp(b)));
+        let rank = |e: &usize| if biased[*e].is_nan() { f32::NEG_INFINITY } else { biased[*e] };
+        order.sort_by(|a, b| rank(b).total_cmp(&rank(a)).then(a.cmp(b)));
         let chosen = &order[..k];
 
         let sum: f64 = chosen.iter().map(|e| scores[*e]).sum();

@@ -1,9 +1,11 @@
 //! Filters, tests and functions in which `minijinja` departs from Jinja2, or from what transformers adds to it.
 
-use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, filters};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs, from_args};
+use minijinja::{Environment, Error, ErrorKind, State, filters, functions};
 
-use super::python::{Json, Str, is_list, is_space, lines};
+use super::limits::{bytes_left, pay};
+use super::methods::strip;
+use super::python::{Json, is_list, lines, text};
 
 /// Puts them in the place of those of the same name.
 pub(super) fn register(env: &mut Environment<'static>) {
@@ -14,12 +16,13 @@ pub(super) fn register(env: &mut Environment<'static>) {
     env.add_filter("float", float);
     env.add_filter("indent", indent);
     env.add_filter("trim", trim);
-    env.add_filter("string", |value: &Value| Str(value).to_string());
+    env.add_filter("string", text);
     env.add_filter("escape", escape);
     env.add_filter("e", escape);
     env.add_test("iterable", is_iterable);
     env.add_test("sequence", is_sequence);
     env.add_function("raise_exception", raise_exception);
+    env.add_function("range", range);
 }
 
 /// An argument that may be given by place or by name; Python's `None` is no value.
@@ -32,13 +35,9 @@ fn argument(place: Option<Value>, kwargs: &Kwargs, name: &str) -> Result<Option<
 }
 
 /// `json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`
-fn to_json(
-    value: &Value,
-    ensure_ascii: Option<Value>,
-    indent: Option<Value>,
-    separators: Option<Value>,
-    kwargs: Kwargs,
-) -> Result<Value, Error> {
+fn to_json(state: &State, value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    type Arguments = (Option<Value>, Option<Value>, Option<Value>, Kwargs);
+    let (ensure_ascii, indent, separators, kwargs): Arguments = from_args(&arguments.into_values())?;
     let flag = |value: Option<Value>| value.is_some_and(|v| v.is_true());
     let ensure_ascii = flag(argument(ensure_ascii, &kwargs, "ensure_ascii")?);
     let indent = match argument(indent, &kwargs, "indent")? {
@@ -56,7 +55,8 @@ fn to_json(
     };
     let sort_keys = flag(kwargs.get("sort_keys")?);
     kwargs.assert_all_used()?;
-    Json { ensure_ascii, indent, separators, sort_keys }.dumps(value).map(Value::from)
+    let limit = bytes_left(state);
+    Json { ensure_ascii, indent, separators, sort_keys, limit }.dumps(value).map(Value::from)
 }
 
 /// `default(value, default_value="", boolean=False)`
@@ -95,13 +95,9 @@ fn float(state: &State, value: &Value, other: Option<Value>, kwargs: Kwargs) -> 
 }
 
 /// `indent(s, width=4, first=False, blank=False)`; the width may be a text.
-fn indent(
-    text: String,
-    width: Option<Value>,
-    first: Option<Value>,
-    blank: Option<Value>,
-    kwargs: Kwargs,
-) -> Result<String, Error> {
+fn indent(state: &State, text: String, arguments: Rest<ValueOrKwargs>) -> Result<String, Error> {
+    type Arguments = (Option<Value>, Option<Value>, Option<Value>, Kwargs);
+    let (width, first, blank, kwargs): Arguments = from_args(&arguments.into_values())?;
     let indention = match argument(width, &kwargs, "width")? {
         None => "    ".to_owned(),
         Some(text) if text.as_str().is_some() => text.to_string(),
@@ -112,8 +108,10 @@ fn indent(
     kwargs.assert_all_used()?;
     // As Jinja2 does, so that a line end at the end of the text stays one.
     let text = text + "\n";
+    let all = lines(&text, false);
+    pay(state, all.len().saturating_mul(indention.len()))?;
     let mut out = String::new();
-    for (i, line) in lines(&text, false).into_iter().enumerate() {
+    for (i, line) in all.into_iter().enumerate() {
         let wanted = if i == 0 { first } else { blank || !line.is_empty() };
         out.extend([if i == 0 { "" } else { "\n" }, if wanted { &indention } else { "" }, line]);
     }
@@ -122,19 +120,16 @@ fn indent(
 
 /// `str.strip`, with Python's white space.
 fn trim(text: String, chars: Option<String>) -> String {
-    match chars {
-        Some(chars) => text.trim_matches(|c| chars.contains(c)).to_owned(),
-        None => text.trim_matches(is_space).to_owned(),
-    }
+    strip("strip", &text, chars).to_owned()
 }
 
 /// HTML entities as `markupsafe` writes them.
-fn escape(value: &Value) -> Value {
+fn escape(value: &Value) -> Result<Value, Error> {
     if value.is_safe() {
-        return value.clone();
+        return Ok(value.clone());
     }
     let mut out = String::new();
-    for c in Str(value).to_string().chars() {
+    for c in text(value)?.chars() {
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
@@ -144,7 +139,7 @@ fn escape(value: &Value) -> Value {
             _ => out.push(c),
         }
     }
-    Value::from_safe_string(out)
+    Ok(Value::from_safe_string(out))
 }
 
 /// Whether Python's `iter` takes it: not `None`, but a missing variable.
@@ -161,4 +156,12 @@ fn is_sequence(value: &Value) -> bool {
 
 fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message))
+}
+
+/// `range`, of numbers whose differences are numbers too.
+fn range(lower: isize, upper: Option<isize>, step: Option<isize>) -> Result<Value, Error> {
+    if [Some(lower), upper, step].into_iter().flatten().any(|x| x.unsigned_abs() > u32::MAX as usize) {
+        return Err(Error::new(ErrorKind::InvalidOperation, "range of too large numbers"));
+    }
+    functions::range(lower, upper, step)
 }

@@ -1,9 +1,12 @@
 //! Python's string methods where `minijinja-contrib` lacks them or differs in white space, lines and titles.
 
+use std::collections::HashSet;
+
 use minijinja::value::{Kwargs, Tuple, Value, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
+use super::limits::pay;
 use super::python::{is_space, lines};
 
 /// Calls a method that the value itself does not have.
@@ -14,12 +17,7 @@ pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value
     match method {
         "strip" | "lstrip" | "rstrip" => {
             let (chars,): (Option<String>,) = from_args(args)?;
-            let cut = |c: char| chars.as_ref().map_or(is_space(c), |chars| chars.contains(c));
-            Ok(Value::from(match method {
-                "strip" => text.trim_matches(cut),
-                "lstrip" => text.trim_start_matches(cut),
-                _ => text.trim_end_matches(cut),
-            }))
+            Ok(Value::from(strip(method, text, chars)))
         }
         "split" | "rsplit" => {
             let (separator, count, kwargs): (Option<String>, Option<i64>, Kwargs) = from_args(args)?;
@@ -33,6 +31,13 @@ pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value
             };
             kwargs.assert_all_used()?;
             let count = usize::try_from(count).unwrap_or(usize::MAX);
+            pay_parts(
+                state,
+                match separator.as_deref() {
+                    None => text.split(is_space).count(),
+                    Some(separator) => text.matches(separator).count(),
+                },
+            )?;
             let parts = match separator.as_deref() {
                 Some("") => return Err(Error::new(ErrorKind::InvalidOperation, "empty separator")),
                 Some(separator) if method == "split" => {
@@ -55,7 +60,9 @@ pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value
                 None => kwargs.get::<Option<bool>>("keepends")?.unwrap_or(false),
             };
             kwargs.assert_all_used()?;
-            Ok(list(lines(text, keep_ends)))
+            let parts = lines(text, keep_ends);
+            pay_parts(state, parts.len())?;
+            Ok(list(parts))
         }
         "partition" | "rpartition" => {
             let (separator,): (&str,) = from_args(args)?;
@@ -82,6 +89,10 @@ pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value
                 None => Err(Error::new(ErrorKind::InvalidOperation, "substring not found")),
             }
         }
+        "format" => {
+            pay_format(state, text, args)?;
+            unknown_method_callback(state, value, method, args)
+        }
         "title" => {
             let () = from_args(args)?;
             Ok(Value::from(title(text)))
@@ -95,6 +106,34 @@ pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value
             Ok(Value::from(text.chars().map(swap).collect::<String>()))
         }
         _ => unknown_method_callback(state, value, method, args),
+    }
+}
+
+/// Pays for a list of `n` parts of a text.
+fn pay_parts(state: &State, n: usize) -> Result<(), Error> {
+    pay(state, n.saturating_mul(64))
+}
+
+/// Pays for what a format can make: every field the longest of the arguments, and a width in digits.
+fn pay_format(state: &State, format: &str, args: &[Value]) -> Result<(), Error> {
+    if format.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > 4) {
+        return Err(Error::new(ErrorKind::InvalidOperation, "a format of more than 9999 characters"));
+    }
+    let mut longest = 0;
+    for arg in args {
+        longest = longest.max(arg.as_str().map_or_else(|| arg.to_string().len(), str::len));
+    }
+    pay(state, format.matches('{').count().saturating_mul(longest + 10_000))
+}
+
+/// `str.strip`, `lstrip` or `rstrip`: of these characters, or of Python's white space.
+pub(super) fn strip<'a>(method: &str, text: &'a str, chars: Option<String>) -> &'a str {
+    let chars: Option<HashSet<char>> = chars.map(|chars| chars.chars().collect());
+    let cut = |c: char| chars.as_ref().map_or_else(|| is_space(c), |chars| chars.contains(&c));
+    match method {
+        "strip" => text.trim_matches(cut),
+        "lstrip" => text.trim_start_matches(cut),
+        _ => text.trim_end_matches(cut),
     }
 }
 

@@ -1,12 +1,15 @@
 //! Chat templates: the Jinja source of the file, rendered byte for byte as transformers does with Jinja2.
 
+mod compile;
 mod filters;
+mod limits;
 mod methods;
 mod python;
 
-use minijinja::Environment;
-use minijinja::syntax::SyntaxConfig;
+use std::collections::BTreeMap;
+
 use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, machinery};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
@@ -21,7 +24,12 @@ use crate::error::{Error, Result};
 /// Most are errors here (unary plus, `%` on strings, rare string methods, a macro that only writes to an outer
 /// namespace). Text differs where a macro's default names an earlier argument, where a variable set inside a
 /// `{% set %}` block is used after it, and where floats from 1e16 on or below 1e-4 are joined by `~` or `join`.
-/// `strftime_now` and `{% generation %}` are not there.
+/// `strftime_now`, `debug` and `{% generation %}` are not there.
+///
+/// Templates come with files from anywhere, so what they cost is bounded: the source (32 KiB), the work of a rendering
+/// (2 million units of fuel, each an instruction or 64 bytes of text; 1500 messages of 1.5 MB, more than GLM-5 reads,
+/// take 0.3 million) and its time (2 s), the size (16 MiB) and depth (200) of each value it makes. Namespaces and `loop`
+/// cannot be put into other values.
 ///
 /// ```
 /// use glm5::text::{ChatOptions, ChatTemplate};
@@ -34,6 +42,7 @@ use crate::error::{Error, Result};
 /// ```
 pub struct ChatTemplate {
     env: Environment<'static>,
+    source: String,
 }
 
 /// What a chat template is given besides the messages.
@@ -59,18 +68,21 @@ impl ChatTemplate {
     /// Compiles a template.
     ///
     /// # Errors
-    /// [`Error::Text`] with the line if it is not valid.
+    /// [`Error::Text`] with the line if it is not valid, or if it is too long.
     pub fn new(source: &str) -> Result<Self> {
+        if source.len() > limits::MAX_SOURCE {
+            let message = format!("expected at most {} bytes, got {}", limits::MAX_SOURCE, source.len());
+            return Err(Error::Text { what: "chat template", message });
+        }
         let mut env = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        env.set_syntax(syntax.map_err(failed)?);
         env.set_formatter(python::formatter);
         env.set_unknown_method_callback(methods::call);
         filters::register(&mut env);
+        limits::register(&mut env);
         // Jinja2 reads every kind of line end as a line feed.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
-        env.add_template_owned(NAME, source).map_err(failed)?;
-        Ok(ChatTemplate { env })
+        limits::with_stack(|| compile::compile(NAME, &source).map(drop), failed)?;
+        Ok(ChatTemplate { env, source })
     }
 
     /// The prompt for `messages`: mappings with `role`, `content` and what else the template knows
@@ -109,7 +121,16 @@ impl ChatTemplate {
     /// # Errors
     /// [`Error::Text`] if the template fails.
     pub fn render_context(&self, context: &Map<String, Value>) -> Result<String> {
-        self.env.get_template(NAME).and_then(|t| t.render(Serde(context))).map_err(failed)
+        let render = || {
+            // Instructions borrow the source. Compiling takes a fraction of a millisecond.
+            let instructions = compile::compile(NAME, &self.source)?;
+            let (blocks, mut text) = (BTreeMap::new(), String::new());
+            let out = &mut machinery::make_string_output(&mut text);
+            let context = Serde(context).into();
+            machinery::eval(&self.env, &instructions, context, &blocks, out, AutoEscape::None)?;
+            Ok(text)
+        };
+        limits::with_stack(render, failed)
     }
 }
 
@@ -147,7 +168,13 @@ fn checked_message(i: usize, message: &Value) -> Result<Value> {
     Ok(message)
 }
 
-/// One line: what failed and where.
+/// One line: what failed and where. It may repeat what the file says, so it is cut, and what a terminal could obey is
+/// escaped.
 fn failed(error: minijinja::Error) -> Error {
-    Error::Text { what: "chat template", message: error.to_string().replace('\n', " ") }
+    let printable = |c: char| match c {
+        '"' | '\'' | '\\' => c.to_string(),
+        c => c.escape_debug().to_string(),
+    };
+    let message = error.to_string().chars().take(1000).map(printable).collect();
+    Error::Text { what: "chat template", message }
 }

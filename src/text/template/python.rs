@@ -5,11 +5,13 @@ use std::fmt::{self, Write};
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State, escape_formatter};
 
+use super::limits::MAX_DEPTH;
+
 /// Prints what `{{ value }}` prints.
 pub(super) fn formatter(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
     match value.kind() {
         ValueKind::Invalid => escape_formatter(out, state, value),
-        _ => Ok(write!(out, "{}", Str(value))?),
+        _ => write!(out, "{}", Str(value)).map_err(|_| too_deep()),
     }
 }
 
@@ -19,18 +21,34 @@ pub(super) struct Str<'a>(pub(super) &'a Value);
 impl fmt::Display for Str<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.kind() {
-            ValueKind::Number | ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => Repr(self.0).fmt(f),
+            ValueKind::Number | ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
+                Repr(self.0, 0).fmt(f)
+            }
             _ => self.0.fmt(f),
         }
     }
 }
 
-/// A value as `repr` gives it, which is how containers print their items.
-struct Repr<'a>(&'a Value);
+/// The text that `str` gives.
+pub(super) fn text(value: &Value) -> Result<String, Error> {
+    let mut text = String::new();
+    write!(text, "{}", Str(value)).map_err(|_| too_deep())?;
+    Ok(text)
+}
+
+fn too_deep() -> Error {
+    Error::new(ErrorKind::InvalidOperation, format!("a value nests more than {MAX_DEPTH} deep"))
+}
+
+/// A value as `repr` gives it, which is how containers print their items, and how deep inside of others it is.
+struct Repr<'a>(&'a Value, usize);
 
 impl fmt::Display for Repr<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let value = self.0;
+        let Repr(value, depth) = *self;
+        if depth > MAX_DEPTH {
+            return Err(fmt::Error);
+        }
         match (value.kind(), value.as_str(), as_float(value)) {
             (_, Some(text), _) => write_repr(text, f),
             (_, _, Some(x)) => f.write_str(&float(x)),
@@ -40,7 +58,7 @@ impl fmt::Display for Repr<'_> {
                 f.write_char(open)?;
                 for (i, item) in value.try_iter().into_iter().flatten().enumerate() {
                     let comma = if i == 0 { "" } else { ", " };
-                    write!(f, "{comma}{}", Repr(&item))?;
+                    write!(f, "{comma}{}", Repr(&item, depth + 1))?;
                 }
                 // A tuple of one needs its comma to be one.
                 let lone = value.is_tuple() && value.len() == Some(1);
@@ -51,7 +69,7 @@ impl fmt::Display for Repr<'_> {
                 f.write_char('{')?;
                 for (i, (key, item)) in pairs(value).enumerate() {
                     let comma = if i == 0 { "" } else { ", " };
-                    write!(f, "{comma}{}: {}", Repr(&key), Repr(&item))?;
+                    write!(f, "{comma}{}: {}", Repr(&key, depth + 1), Repr(&item, depth + 1))?;
                 }
                 f.write_char('}')
             }
@@ -118,10 +136,12 @@ fn write_repr(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 /// Neither a control, format, private, unassigned or separator character other than the space: Python's definition,
 /// and that of Rust's `escape_debug` for characters that are not the first of a string.
 fn is_printable(c: char) -> bool {
+    if c.is_ascii() {
+        return !c.is_ascii_control();
+    }
     let mut buffer = [b'a'; 5];
     let len = 1 + c.encode_utf8(&mut buffer[1..]).len();
-    let quoted = matches!(c, '\'' | '"' | '\\');
-    quoted || std::str::from_utf8(&buffer[..len]).is_ok_and(|s| s.escape_debug().nth(1) == Some(c))
+    std::str::from_utf8(&buffer[..len]).is_ok_and(|s| s.escape_debug().nth(1) == Some(c))
 }
 
 /// The arguments of `json.dumps` that templates use.
@@ -134,6 +154,8 @@ pub(super) struct Json {
     pub(super) separators: (String, String),
     /// Mappings in the order of their keys.
     pub(super) sort_keys: bool,
+    /// Longer texts, in bytes, are an error.
+    pub(super) limit: usize,
 }
 
 impl Json {
@@ -145,15 +167,17 @@ impl Json {
     }
 
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        if depth > MAX_DEPTH {
+            return Err(too_deep());
+        }
         if let Some(text) = value.as_str() {
-            self.write_string(text, out);
-            return Ok(());
+            return self.write_string(text, out);
         }
         match value.kind() {
-            ValueKind::None | ValueKind::Bool | ValueKind::Number => out.push_str(&scalar(value)),
+            ValueKind::None | ValueKind::Bool | ValueKind::Number => self.push(&scalar(value), out)?,
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter()?.checked().collect::<Result<_, _>>()?;
-                self.write_items(&items, ['[', ']'], depth, out, |item, out| {
+                self.write_items(&items, ["[", "]"], depth, out, |item, out| {
                     self.write(item, depth + 1, out)
                 })?;
             }
@@ -170,9 +194,9 @@ impl Json {
                 if self.sort_keys {
                     items.sort_by(|a, b| a.0.cmp(&b.0));
                 }
-                self.write_items(&items, ['{', '}'], depth, out, |(key, item), out| {
-                    self.write_string(key, out);
-                    out.push_str(&self.separators.1);
+                self.write_items(&items, ["{", "}"], depth, out, |(key, item), out| {
+                    self.write_string(key, out)?;
+                    self.push(&self.separators.1, out)?;
                     self.write(item, depth + 1, out)
                 })?;
             }
@@ -181,37 +205,43 @@ impl Json {
         Ok(())
     }
 
+    fn push(&self, text: &str, out: &mut String) -> Result<(), Error> {
+        if out.len() + text.len() > self.limit {
+            return Err(Error::from(ErrorKind::OutOfFuel));
+        }
+        out.push_str(text);
+        Ok(())
+    }
+
     fn write_items<T>(
         &self,
         items: &[T],
-        [open, close]: [char; 2],
+        [open, close]: [&str; 2],
         depth: usize,
         out: &mut String,
         mut write: impl FnMut(&T, &mut String) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let new_line = |depth, out: &mut String| {
-            if let Some(indent) = &self.indent {
-                out.push('\n');
-                out.extend(std::iter::repeat_n(indent.as_str(), depth));
-            }
+            let Some(indent) = &self.indent else { return Ok(()) };
+            self.push("\n", out)?;
+            (0..depth).try_for_each(|_| self.push(indent, out))
         };
-        out.push(open);
+        self.push(open, out)?;
         for (i, item) in items.iter().enumerate() {
             if i > 0 {
-                out.push_str(&self.separators.0);
+                self.push(&self.separators.0, out)?;
             }
-            new_line(depth + 1, out);
+            new_line(depth + 1, out)?;
             write(item, out)?;
         }
         if !items.is_empty() {
-            new_line(depth, out);
+            new_line(depth, out)?;
         }
-        out.push(close);
-        Ok(())
+        self.push(close, out)
     }
 
-    fn write_string(&self, text: &str, out: &mut String) {
-        out.push('"');
+    fn write_string(&self, text: &str, out: &mut String) -> Result<(), Error> {
+        self.push("\"", out)?;
         for c in text.chars() {
             match c {
                 '"' => out.push_str("\\\""),
@@ -226,13 +256,14 @@ impl Json {
                 _ => out.push(c),
             }
         }
-        out.push('"');
+        self.push("\"", out)
     }
 }
 
 fn escape_utf16(c: char, out: &mut String) {
     for unit in c.encode_utf16(&mut [0; 2]) {
-        out.push_str(&format!("\\u{unit:04x}"));
+        // Writing to a text cannot fail.
+        let _ = write!(out, "\\u{unit:04x}");
     }
 }
 
