@@ -42,8 +42,7 @@ fn tensors(bench: &Bench, sets: usize, cols: usize, values: &[f32]) -> Vec<Tenso
 }
 
 fn close(what: &str, got: &[f32], want: &[f64]) {
-    // Values are of order 1, and those near zero are differences of such: their error is that of the terms.
-    let off = |(got, want): (&f32, &f64)| (f64::from(*got) - want).abs() / (1.0 + want.abs());
+    let off = |(got, want): (&f32, &f64)| (f64::from(*got) - want).abs() / (1e-3 + want.abs());
     let worst = got.iter().zip(want).map(off).fold(0.0, f64::max);
     assert!(got.len() == want.len() && worst < 1e-5, "{what}: off by {worst:e}");
 }
