@@ -24,6 +24,19 @@ __device__ __forceinline__ void layer_norm(const layer_norm_params &p) {
     };
     using smem_type = layer_norm_smem<kLoad, kVecs, kWarps>;
 
+    // What does not depend on the kernels before need not wait for them, if there are registers for it.
+    constexpr bool kWeightsFirst = kVecs <= 2;
+    float w[kVecs][4], b[kVecs][4];
+    const auto load_weights = [&](int v) {
+        load_const_cols<kLoad>(p.w, row_col<kVecs>(v), n, w[v]);
+        load_const_cols<kLoad>(p.b, row_col<kVecs>(v), n, b[v]);
+    };
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v)
+        if constexpr (kWeightsFirst) load_weights(v);
+    griddep_launch_dependents();
+    griddep_wait();
+
     float x[kVecs][4];
     float sum = 0.f;
 #pragma unroll
@@ -53,12 +66,9 @@ __device__ __forceinline__ void layer_norm(const layer_norm_params &p) {
 
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
-        const int col = row_col<kVecs>(v);
-        float w[4], b[4];
-        load_const_cols<kLoad>(p.w, col, n, w);
-        load_const_cols<kLoad>(p.b, col, n, b);
+        if constexpr (!kWeightsFirst) load_weights(v);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) x[v][k] = __fmaf_rn(__fmul_rn(__fsub_rn(x[v][k], off), s), w[k], b[k]);
-        store_cols<kLoad>(row, col, n, x[v]);
+        for (int k = 0; k < 4; ++k) x[v][k] = __fmaf_rn(__fmul_rn(__fsub_rn(x[v][k], off), s), w[v][k], b[v][k]);
+        store_cols<kLoad>(row, row_col<kVecs>(v), n, x[v]);
     }
 }

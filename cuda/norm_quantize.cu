@@ -43,20 +43,24 @@ __device__ __forceinline__ void norm_quantize(const norm_quantize_params &p) {
     const int lane = threadIdx.x % 32;
     const int n = static_cast<int>(p.n);
     const uint64_t row = blockIdx.x;
+    const float inverse_n = __frcp_rn(static_cast<float>(n));
     float *x_row = p.x + row * p.x_stride;
 
-    // All loads first: they are the time of a single row. For the longest rows there are not registers enough.
+    // All loads first: they are the time of a single row. For the longest rows there are not registers enough. The weights do
+    // not depend on what runs before, so they need not wait for it.
     constexpr bool kWeightsFirst = kVecs <= 4;
     float x[kVecs][4], r[kVecs][4], w[kVecs][4];
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v)
+        if constexpr (kWeightsFirst) load_const_cols<kLoad>(p.w, row_col<kVecs>(v), n, w[v]);
+    griddep_launch_dependents();
+    griddep_wait();
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) load_cols<kLoad>(x_row, row_col<kVecs>(v), n, x[v]);
     if (p.r) {
 #pragma unroll
-        for (int v = 0; v < kVecs; ++v) load_const_cols<kLoad>(p.r + row * n, row_col<kVecs>(v), n, r[v]);
+        for (int v = 0; v < kVecs; ++v) load_cols<kLoad>(p.r + row * n, row_col<kVecs>(v), n, r[v]);
     }
-#pragma unroll
-    for (int v = 0; v < kVecs; ++v)
-        if constexpr (kWeightsFirst) load_const_cols<kLoad>(p.w, row_col<kVecs>(v), n, w[v]);
 
     if (p.r) {
 #pragma unroll
@@ -73,7 +77,7 @@ __device__ __forceinline__ void norm_quantize(const norm_quantize_params &p) {
         for (int k = 0; k < 4; ++k) squares = __fmaf_rn(x[v][k], x[v][k], squares);
     if constexpr (kWarps == 1) squares = warp_sum(squares);
     else squares = block_sum(squares, smem<norm_quantize_smem<Out, kBlock, kLoad, kVecs, kWarps>>().partial);
-    const float s = rsqrt_approx(__fmaf_rn(squares, __frcp_rn(static_cast<float>(n)), p.eps));
+    const float s = rsqrt_approx(__fmaf_rn(squares, inverse_n, p.eps));
 
     float y[kVecs][4];
 #pragma unroll

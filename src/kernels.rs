@@ -13,6 +13,7 @@ struct EntryInfo {
     threads: u32,
     smem_bytes: u32,
     hot: bool,
+    pdl: bool,
     unit: usize,
 }
 
@@ -61,6 +62,12 @@ impl Entry {
     /// Whether it must do without spills and local memory.
     pub const fn hot(self) -> bool {
         self.info().hot
+    }
+
+    /// Programmatic dependent launch: it may start before the kernels issued before it have ended, and waits for them
+    /// itself before it touches what they write.
+    pub const fn pdl(self) -> bool {
+        self.info().pdl
     }
 
     /// The image that holds it; `None` in builds without kernels, or if its family suits none of the architectures that

@@ -65,6 +65,18 @@ typedef struct {
     uint64_t n_vecs;
 } reduce_params;
 
+/** A matrix instruction, `steps` times for each of `tiles` accumulators of each warp. */
+typedef struct {
+    /** `[4, 32]` registers of fragment A. */
+    const uint32_t *a;
+    /** `[tiles, 2, 32]` registers of fragments B. */
+    const uint32_t *b;
+    /** `[gridDim.x, warps, tiles, 4, 32]` f32 or s32 registers of fragments D. */
+    void *d;
+    /** Repetitions. */
+    uint32_t steps;
+} mma_params;
+
 /** Values of a run of blocks. */
 typedef struct {
     /** `[src_bytes]`, whole blocks, aligned to 16. */

@@ -1,11 +1,12 @@
-//! What this GPU's memory gives at best, measured by kernels that do nothing else: the roofs that benches quote.
+//! What this GPU's memory and matrix units give at best, measured by kernels that do nothing else: the roofs that benches
+//! quote.
 
 use std::time::Duration;
 
 use super::{Buffer, Gpu};
 use crate::error::{Error, Result};
-use crate::kernels;
-use crate::sys::{copy_params, reduce_params};
+use crate::kernels::{self, Entry};
+use crate::sys::{copy_params, mma_params, reduce_params};
 
 /// 16 bytes, what one lane moves at a time.
 pub type Vector = [u64; 2];
@@ -71,6 +72,73 @@ pub fn partials(gpu: &Gpu, instance: &kernels::reduce::Instance, n: usize) -> us
     grid(gpu, n, instance.unroll, instance.warps)[0] as usize
 }
 
+/// Fragments of the operands of a matrix instruction, as registers by lane.
+#[derive(Debug)]
+pub struct Fragments {
+    /// A, `[4, 32]`.
+    pub a: Buffer<u32>,
+    /// B for each accumulator of a warp, `[tiles, 2, 32]`.
+    pub b: Buffer<u32>,
+}
+
+/// Registers of the accumulators of one warp: `[tiles, 4, 32]`.
+fn accumulators(tiles: u32) -> usize {
+    tiles as usize * 4 * 32
+}
+
+/// `d[w] = steps * a b`, `[blocks, warps, tiles, 4, 32]`, with `mma.sync.m16n8k16` on f16, sums in f32. Returns the
+/// floating-point operations.
+///
+/// # Errors
+/// [`Error::Shape`] if a buffer has another size, [`Error::Unsupported`] if they lie on different devices; those of a launch.
+pub fn mma_f16(
+    instance: &kernels::mma_f16::Instance,
+    operands: &Fragments,
+    steps: u32,
+    d: &mut Buffer<f32>,
+) -> Result<f64> {
+    mma(instance.entry, instance.tiles, 16, operands, steps, d)
+}
+
+/// The same with `mma.sync.m16n8k32` on signed bytes; sums wrap at 32 bits.
+///
+/// # Errors
+/// As [`mma_f16`].
+pub fn mma_s8(
+    instance: &kernels::mma_s8::Instance,
+    operands: &Fragments,
+    steps: u32,
+    d: &mut Buffer<i32>,
+) -> Result<f64> {
+    mma(instance.entry, instance.tiles, 32, operands, steps, d)
+}
+
+fn mma<T: bytemuck::Pod>(
+    entry: Entry,
+    tiles: u32,
+    k: u32,
+    operands: &Fragments,
+    steps: u32,
+    d: &mut Buffer<T>,
+) -> Result<f64> {
+    let Fragments { a, b } = operands;
+    let gpu = a.gpu().with(b)?.with(d)?;
+    let warps = entry.threads() / 32;
+    let of_block = warps as usize * accumulators(tiles);
+    if a.len() != 4 * 32 || b.len() != tiles as usize * 2 * 32 || !d.len().is_multiple_of(of_block) {
+        let expected = format!("a [4, 32], b [{tiles}, 2, 32], d [blocks, {warps}, {tiles}, 4, 32]");
+        let got = format!("{}, {} and {} registers", a.len(), b.len(), d.len());
+        return Err(Error::shape("mma", expected, got));
+    }
+    let Ok(blocks) = u32::try_from(d.len() / of_block) else {
+        return Err(Error::shape("mma", "fewer than 2^32 blocks", d.len() / of_block));
+    };
+    let params = mma_params { a: a.as_ptr(), b: b.as_ptr(), d: d.as_mut_ptr().cast(), steps };
+    // SAFETY: the buffers have the sizes that the kernel takes, which was checked; `d` has a place for each block's warps.
+    unsafe { gpu.launch(entry, [blocks, 1, 1], &params) }?;
+    Ok(f64::from(2 * 16 * 8 * k) * f64::from(tiles * warps) * f64::from(steps) * f64::from(blocks))
+}
+
 /// Measured rates.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Roofs {
@@ -82,10 +150,15 @@ pub struct Roofs {
     pub read: f64,
     /// Bytes per second, read and written together, when copying.
     pub copy: f64,
+    /// Floating-point operations per second of `mma.sync` on f16 with sums in f32.
+    pub f16: f64,
+    /// Operations per second of `mma.sync` on signed bytes.
+    pub s8: f64,
 }
 
 impl Roofs {
-    /// Measures on buffers of `bytes` bytes, or of a size that no cache of this GPU can hold. Takes a few milliseconds.
+    /// Measures memory on buffers of `bytes` bytes, or of a size that no cache of this GPU can hold, and matrix units over
+    /// as many operations per byte as [`STEPS_PER_MB`] says. Takes some tens of milliseconds.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] for the two buffers; those of a launch.
@@ -111,8 +184,51 @@ impl Roofs {
             let best = fastest(gpu, || reduce(instance, &src, &mut partial).map(|_| ()))?;
             read = read.max(bytes as f64 / best.as_secs_f64());
         }
-        Ok(Roofs { gpu: gpu.name(), bytes, read, copy: copy_rate })
+        let steps = (bytes as f64 / 1e6 * STEPS_PER_MB).ceil() as u32;
+        let blocks = gpu.properties().sms.max(1) as usize * MMA_BLOCKS_PER_SM;
+        let (mut f16, mut s8) = (0f64, 0f64);
+        for instance in kernels::mma_f16::INSTANCES {
+            let operands = random_fragments(gpu, instance.tiles, 0x3bff_3bff)?; // below 1: sums stay finite
+            let mut d =
+                gpu.alloc("roofs", blocks * instance.warps as usize * accumulators(instance.tiles))?;
+            f16 = f16.max(rate(gpu, || mma_f16(instance, &operands, steps, &mut d))?);
+        }
+        for instance in kernels::mma_s8::INSTANCES {
+            let operands = random_fragments(gpu, instance.tiles, u32::MAX)?;
+            let mut d =
+                gpu.alloc("roofs", blocks * instance.warps as usize * accumulators(instance.tiles))?;
+            s8 = s8.max(rate(gpu, || mma_s8(instance, &operands, steps, &mut d))?);
+        }
+        Ok(Roofs { gpu: gpu.name(), bytes, read, copy: copy_rate, f16, s8 })
     }
+}
+
+/// Steps of the matrix loops per megabyte that is copied: 1 ms of them on an H200 where the copies take 0.3 ms.
+const STEPS_PER_MB: f64 = 16.0;
+
+/// Enough for all places for warps.
+const MMA_BLOCKS_PER_SM: usize = 2;
+
+/// Registers drawn at random, since zeros draw less power and run faster; only the bits of `mask` can be set, besides signs.
+fn random_fragments(gpu: &Gpu, tiles: u32, mask: u32) -> Result<Fragments> {
+    let mut state = 1u64;
+    let mut registers = |n: usize| -> Vec<u32> {
+        let next = || {
+            // Knuth's MMIX constants.
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 32) as u32 & (mask | 0x8000_8000)
+        };
+        std::iter::repeat_with(next).take(n).collect()
+    };
+    let (a, b) = (registers(4 * 32), registers(tiles as usize * 2 * 32));
+    Ok(Fragments { a: gpu.upload("roofs", &a)?, b: gpu.upload("roofs", &b)? })
+}
+
+/// Operations per second of `run`, which says how many it did.
+fn rate(gpu: &Gpu, run: impl FnOnce() -> Result<f64>) -> Result<f64> {
+    let mut operations = 0.0;
+    let best = fastest(gpu, || run().map(|n| operations = n))?;
+    Ok(operations / best.as_secs_f64())
 }
 
 /// The shortest time of some runs, after one that does not count. Runs are replays of a graph: what a launch costs on the
@@ -130,8 +246,13 @@ fn fastest(gpu: &Gpu, run: impl FnOnce() -> Result<()>) -> Result<Duration> {
 
 impl std::fmt::Display for Roofs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Roofs { gpu, bytes, read, copy } = self;
+        let Roofs { gpu, bytes, read, copy, f16, s8 } = self;
         let (read, copy) = (read / 1e9, copy / 1e9);
-        write!(f, "{gpu}: read {read:.0} GB/s, copy {copy:.0} GB/s ({} MB)", bytes / 1_000_000)
+        let (f16, s8) = (f16 / 1e12, s8 / 1e12);
+        write!(
+            f,
+            "{gpu}: read {read:.0} GB/s, copy {copy:.0} GB/s ({} MB), mma {f16:.0} TFLOPS f16, {s8:.0} TOPS s8",
+            bytes / 1_000_000
+        )
     }
 }

@@ -38,6 +38,28 @@ const _: () = {
     ["Offset of field: reduce_params::partial"][::core::mem::offset_of!(reduce_params, partial) - 8usize];
     ["Offset of field: reduce_params::n_vecs"][::core::mem::offset_of!(reduce_params, n_vecs) - 16usize];
 };
+#[doc = " A matrix instruction, `steps` times for each of `tiles` accumulators of each warp."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct mma_params {
+    #[doc = " `[4, 32]` registers of fragment A."]
+    pub a: *const u32,
+    #[doc = " `[tiles, 2, 32]` registers of fragments B."]
+    pub b: *const u32,
+    #[doc = " `[gridDim.x, warps, tiles, 4, 32]` f32 or s32 registers of fragments D."]
+    pub d: *mut ::core::ffi::c_void,
+    #[doc = " Repetitions."]
+    pub steps: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of mma_params"][::core::mem::size_of::<mma_params>() - 32usize];
+    ["Alignment of mma_params"][::core::mem::align_of::<mma_params>() - 8usize];
+    ["Offset of field: mma_params::a"][::core::mem::offset_of!(mma_params, a) - 0usize];
+    ["Offset of field: mma_params::b"][::core::mem::offset_of!(mma_params, b) - 8usize];
+    ["Offset of field: mma_params::d"][::core::mem::offset_of!(mma_params, d) - 16usize];
+    ["Offset of field: mma_params::steps"][::core::mem::offset_of!(mma_params, steps) - 24usize];
+};
 #[doc = " Values of a run of blocks."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -1,7 +1,7 @@
-//! The kernels that measure memory: copy and reduce. On GPUs only.
+//! The kernels that measure a GPU: copy, reduce and mma. On GPUs only.
 
 use glm5::Result;
-use glm5::cuda::roofs::{Roofs, Vector, copy, partials, reduce};
+use glm5::cuda::roofs::{Fragments, Roofs, Vector, copy, mma_f16, mma_s8, partials, reduce};
 use glm5::cuda::{Buffer, Gpu};
 use glm5::kernels;
 use glm5::tensor::Device;
@@ -14,7 +14,8 @@ use super::inputs::refused;
 macro_rules! roofs_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { roofs, $devices, $cases;
-        copy_is_exact_and_stays_inside(case), reduce_is_the_wrapping_sum(case);
+        copy_is_exact_and_stays_inside(case), reduce_is_the_wrapping_sum(case),
+        mma_is_the_product_times_the_steps(mma_case);
         nothing_is_no_work, a_graph_repeats_the_work, rates_are_measured, refuses_what_does_not_fit }
     };
 }
@@ -75,6 +76,82 @@ pub fn reduce_is_the_wrapping_sum(devices: &[Device], (n, seed): (usize, u64)) -
     })
 }
 
+/// Blocks, steps, seed.
+pub fn mma_case() -> impl Strategy<Value = (usize, u32, u64)> {
+    (1usize..4, 0u32..9, any::<u64>())
+}
+
+/// Small whole numbers, so that sums are exact: `a` `[16, k]` and `b` `[tiles, k, 8]`.
+fn operands(tiles: usize, k: usize, seed: u64) -> (Vec<i32>, Vec<i32>) {
+    let mut rng = Rng(seed);
+    let mut draw = |n: usize| (0..n).map(|_| rng.below(15) as i32 - 7).collect();
+    (draw(16 * k), draw(tiles * k * 8))
+}
+
+/// As fragments: `per` elements of `bits` in a register, in the order that `cuda/common/intrin.cuh` states.
+fn fragments(gpu: &Gpu, a: &[i32], b: &[i32], k: usize, bits: impl Fn(i32) -> u32) -> Result<Fragments> {
+    let per = k / 8;
+    let pack = |value: &dyn Fn(usize) -> i32| {
+        (0..per).fold(0, |register, e| register | bits(value(e)) << (32 / per * e))
+    };
+    let lanes = || (0..32).map(|lane| (lane / 4, lane % 4));
+    let a: Vec<u32> = (0..4)
+        .flat_map(|r| lanes().map(move |(g, t)| (g + 8 * (r % 2), per * t + 4 * per * (r / 2))))
+        .map(|(row, col)| pack(&|e| a[row * k + col + e]))
+        .collect();
+    let b: Vec<u32> = (0..b.len() / (8 * k))
+        .flat_map(|tile| {
+            (0..2).flat_map(move |r| lanes().map(move |(g, t)| (tile * k + per * t + 4 * per * r, g)))
+        })
+        .map(|(row, col)| pack(&|e| b[(row + e) * 8 + col]))
+        .collect();
+    Ok(Fragments { a: gpu.upload("a", &a)?, b: gpu.upload("b", &b)? })
+}
+
+/// `steps * a b` in the order of accumulators, `[tiles, 4, 32]`.
+fn product(a: &[i32], b: &[i32], k: usize, steps: u32) -> Vec<i32> {
+    let mut d = Vec::new();
+    for b in b.chunks(8 * k) {
+        for r in 0..4 {
+            for lane in 0..32 {
+                let (row, col) = (lane / 4 + 8 * (r / 2), 2 * (lane % 4) + r % 2);
+                let sum: i32 = (0..k).map(|i| a[row * k + i] * b[i * 8 + col]).sum();
+                d.push(sum * steps as i32);
+            }
+        }
+    }
+    d
+}
+
+pub fn mma_is_the_product_times_the_steps(
+    devices: &[Device],
+    (blocks, steps, seed): (usize, u32, u64),
+) -> TestCaseResult {
+    on_each(devices, |gpu| {
+        for instance in kernels::mma_s8::INSTANCES {
+            let (tiles, warps, k) = (instance.tiles as usize, instance.warps as usize, 32);
+            let (a, b) = operands(tiles, k, seed);
+            let operands = fragments(gpu, &a, &b, k, |v| v as u8 as u32)?;
+            let mut d = gpu.upload("d", &vec![i32::MIN; blocks * warps * tiles * 128])?;
+            let done = mma_s8(instance, &operands, steps, &mut d)?;
+            let want = product(&a, &b, k, steps);
+            assert!(d.to_vec(0..d.len())?.chunks(want.len()).all(|got| got == want), "{}", instance.entry);
+            assert_eq!(done, (2 * 16 * 8 * k * tiles * warps * blocks) as f64 * f64::from(steps));
+        }
+        for instance in kernels::mma_f16::INSTANCES {
+            let (tiles, warps, k) = (instance.tiles as usize, instance.warps as usize, 16);
+            let (a, b) = operands(tiles, k, seed);
+            let bits = |v| u32::from(half::f16::from_f32(v as f32).to_bits());
+            let operands = fragments(gpu, &a, &b, k, bits)?;
+            let mut d = gpu.upload("d", &vec![f32::NAN; blocks * warps * tiles * 128])?;
+            mma_f16(instance, &operands, steps, &mut d)?;
+            let want: Vec<_> = product(&a, &b, k, steps).iter().map(|v| *v as f32).collect();
+            assert!(d.to_vec(0..d.len())?.chunks(want.len()).all(|got| got == want), "{}", instance.entry);
+        }
+        Ok(())
+    })
+}
+
 pub fn nothing_is_no_work(devices: &[Device]) {
     on_each(devices, |gpu| {
         let (src, mut dst) = (gpu.alloc::<Vector>("src", 0)?, gpu.alloc("dst", 0)?);
@@ -127,9 +204,10 @@ pub fn a_graph_repeats_the_work(devices: &[Device]) {
 
 pub fn rates_are_measured(devices: &[Device]) {
     on_each(devices, |gpu| {
-        let Roofs { bytes, read, copy, .. } = Roofs::measure(gpu, Some(20_000))?;
+        let roofs = Roofs::measure(gpu, Some(20_000))?;
+        let Roofs { bytes, read, copy, f16, s8, .. } = roofs;
         assert_eq!(bytes, 20_000);
-        assert!(read.is_finite() && read > 0.0 && copy.is_finite() && copy > 0.0, "read {read}, copy {copy}");
+        assert!([read, copy, f16, s8].iter().all(|rate| rate.is_finite() && *rate > 0.0), "{roofs}");
         Ok(())
     })
     .unwrap();
@@ -141,9 +219,12 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
         let src = gpu.upload("src", &vectors(3000, 3))?;
         let mut dst = gpu.upload("dst", &[[POISON; 2]; 2999])?;
         let mut partial = gpu.upload("partial", &vec![POISON; partials(gpu, reduces, 3000) - 1])?;
+        let short = Fragments { a: gpu.zeros("a", 127)?, b: gpu.zeros("b", 512)? };
+        let mut registers = gpu.zeros("d", 8 * 8 * 128)?;
         refused(vec![
             ("dst", copy(copies, &src, &mut dst)),
             ("partial", reduce(reduces, &src, &mut partial).map(|_| ())),
+            ("a", mma_s8(&kernels::mma_s8::INSTANCES[0], &short, 1, &mut registers).map(|_| ())),
             ("download", src.download(2000, &mut [[0; 2]; 1001])),
             ("upload", dst.upload(usize::MAX, &[[0; 2]; 2])),
             ("fill", dst.fill_bytes(0..3000, 0)),

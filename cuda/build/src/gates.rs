@@ -61,6 +61,14 @@ pub fn violations(family: &Family, entry: &Entry, kernel: &Kernel) -> Vec<String
         let local = kernel.count("LDL") + kernel.count("STL");
         require(local == 0, format!("hot, but {local} instructions on local memory"));
     }
+    // griddepcontrol.wait
+    require(
+        (kernel.count("ACQBULK") > 0) == family.pdl,
+        match family.pdl {
+            true => "`pdl`, but it never calls griddep_wait()".into(),
+            false => "calls griddep_wait(), but is not `pdl`".into(),
+        },
+    );
     for pattern in &entry.expect {
         require(kernel.count(pattern) > 0, format!("no {pattern}"));
     }

@@ -73,7 +73,7 @@ pub fn entries_rs(table: &Table) -> String {
         for entry in *entries {
             let (name, variant) = (&entry.name, camel(&entry.name));
             let Entry { threads, smem, .. } = entry;
-            let (family, params, hot) = (&family.name, &family.params, family.hot);
+            let Family { name: family, params, hot, pdl, .. } = family;
             _ = writeln!(
                 variants,
                 "    /// `{name}`: {threads} threads, {smem} bytes of dynamic shared memory."
@@ -83,7 +83,7 @@ pub fn entries_rs(table: &Table) -> String {
             _ = writeln!(
                 rows,
                 "    EntryInfo {{ name: {name:?}, family: {family:?}, params: {params:?}, threads: {threads}, \
-                 smem_bytes: {smem}, hot: {hot}, unit: {unit} }},"
+                 smem_bytes: {smem}, hot: {hot}, pdl: {pdl}, unit: {unit} }},"
             );
         }
     }
@@ -205,7 +205,7 @@ mod tests {
     fn entries_know_their_unit() {
         let text = entries_rs(&Table::parse(TABLE).unwrap());
         let row = "EntryInfo { name: \"dequantize_f32_f16_w4\", family: \"dequantize\", params: \"dequantize_params\", \
-                   threads: 128, smem_bytes: 2048, hot: true, unit: 1 },";
+                   threads: 128, smem_bytes: 2048, hot: true, pdl: false, unit: 1 },";
         assert!(text.contains(row), "{text}");
         assert!(text.contains(
             "Instance { ty: GgmlType::Q4_K, out: GgmlType::BF16, warps: 4, entry: \

@@ -43,6 +43,8 @@ pub struct Family {
     pub arch_specific: bool,
     /// In the hot path: neither spills nor local memory.
     pub hot: bool,
+    /// Programmatic dependent launch: may start while the kernels before it still run, and waits for them itself.
+    pub pdl: bool,
     /// Releases of nvcc (`13.2`) that compile it wrongly.
     pub miscompiled_by: Vec<String>,
     /// At least one.
@@ -78,6 +80,8 @@ struct RawFamily {
     arch_specific: bool,
     #[serde(default)]
     hot: bool,
+    #[serde(default)]
+    pdl: bool,
     #[serde(default)]
     miscompiled_by: Vec<String>,
     #[serde(default)]
@@ -192,6 +196,7 @@ fn family(name: &str, raw: RawFamily) -> Result<Family> {
         archs: raw.archs,
         arch_specific: raw.arch_specific,
         hot: raw.hot,
+        pdl: raw.pdl,
         miscompiled_by: raw.miscompiled_by,
         entries: Vec::new(),
     };

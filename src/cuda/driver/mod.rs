@@ -274,14 +274,30 @@ impl Runtime for Driver {
         self.core.last.store(entry as usize, Ordering::Relaxed);
         // The driver copies the params before it returns; it does not write to them, whatever its signature says.
         let mut arguments = [params.as_ptr().cast::<MaybeUninit<u8>>().cast_mut().cast()];
-        let [x, y, z] = grid;
-        let (threads, smem) = ((entry.threads(), 1, 1), entry.smem_bytes());
+        let mut pdl = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid[0],
+            gridDimY: grid[1],
+            gridDimZ: grid[2],
+            blockDimX: entry.threads(),
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: entry.smem_bytes(),
+            hStream: self.core.stream,
+            attrs: &mut pdl,
+            numAttrs: u32::from(entry.pdl()),
+        };
         self.call(format_args!("launch of {entry}, grid {grid:?}"), || {
-            // SAFETY: the function is of this entry and its module is loaded as long as `self` lives; the params are the
-            // caller's promise.
-            unsafe {
-                result::launch_kernel(function, (x, y, z), threads, smem, self.core.stream, &mut arguments)
-            }
+            // SAFETY: the function is of this entry and its module is loaded as long as `self` lives; the attribute outlives
+            // the call; the params are the caller's promise.
+            let launched = unsafe {
+                sys::cuLaunchKernelEx(&config, function, arguments.as_mut_ptr(), std::ptr::null_mut())
+            };
+            launched.result()
         })
     }
 
