@@ -72,6 +72,34 @@ pub fn relative(what: &str, got: &[f32], want: &[f64], bound: f64) -> Result<(),
     Ok(())
 }
 
+/// Results on rounded activations against the `ideal`, which is exact arithmetic on the activations as they are. The error
+/// in L2 over all outputs is at most 1.1 times that of `rounded`, exact arithmetic on the same rounded activations, plus
+/// the tight bound of [`close`] with the slack `off`. So no number is assumed for what rounding costs: where products
+/// cancel in a few outputs, that may be several percent.
+pub fn near_ideal(
+    what: &str,
+    got: &[f32],
+    rounded: &[f64],
+    off: &[f64],
+    ideal: &[f64],
+) -> Result<(), TestCaseError> {
+    prop_assert_eq!((got.len(), rounded.len()), (ideal.len(), ideal.len()), "{}: number of values", what);
+    let length = |v: &dyn Fn(usize) -> f64| (0..ideal.len()).map(|i| v(i).powi(2)).sum::<f64>().sqrt();
+    for (i, got) in got.iter().enumerate() {
+        written(what, i, *got)?;
+    }
+    let error = length(&|i| f64::from(got[i]) - ideal[i]);
+    let least = length(&|i| rounded[i] - ideal[i]);
+    let bound = 1.1 * least + length(&|i| ULPS * ulp(rounded[i]) + off[i]);
+    if error.is_nan() || error > bound {
+        let of = length(&|i| ideal[i]);
+        return fail(format!(
+            "{what}: off by {error:e} of {of:e}, bound {bound:e}, rounding alone {least:e}"
+        ));
+    }
+    Ok(())
+}
+
 fn written(what: &str, i: usize, got: f32) -> Result<(), TestCaseError> {
     if got.to_bits() == POISON.to_bits() {
         return fail(format!("{what}[{i}] was not written"));
