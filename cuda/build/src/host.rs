@@ -36,7 +36,8 @@ pub struct Options<C> {
 pub fn objects<C: Fn() -> Command + Sync>(sources: &[Source], options: &Options<C>) -> Result<Vec<PathBuf>> {
     let Options { cuda, cache, jobs, compiler } = options;
     fs::create_dir_all(cache).map_err(|e| format!("{}: {e}", cache.display()))?;
-    let version = toolkit::run(Command::new(compiler().get_program()).arg("--version"))?;
+    let mut asked = compiler();
+    let version = toolkit::run(asked.arg("--version"))?;
     cache::in_parallel(*jobs, sources, |source| object(source, cuda, cache, &version, compiler()))
 }
 
@@ -65,4 +66,89 @@ fn object(
         cache::run(compiler, path, &kept)?;
     }
     Ok(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+
+    use super::*;
+
+    /// A kernel whose unit is generated, and an emulator; a shell stands in for the compiler.
+    struct Project(PathBuf);
+
+    impl Project {
+        fn new(name: &str) -> Project {
+            let project = Project(env::temp_dir().join(format!("glm5-host-{name}-{}", std::process::id())));
+            _ = fs::remove_dir_all(&project.0);
+            project.file("cuda/add.cu", "#include \"common/intrin.cuh\"\n");
+            project.file("cuda/common/intrin.cuh", "#include \"../host/emu.hpp\"\n");
+            project.file("cuda/host/emu.hpp", "");
+            project.file("cuda/host/emu.cpp", "#include \"emu.hpp\"\n");
+            project.file("cuda/host/fiber.cpp", "");
+            project.file("out/add.0.cpp", "#include \"add.cu\"\n");
+            project
+        }
+
+        fn file(&self, path: &str, text: &str) {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        /// How many of the three files were compiled.
+        fn compiled(&self, define: &str, flags: &'static [&'static str]) -> usize {
+            let objects = || fs::read_dir(self.0.join("cache")).map_or(0, Iterator::count);
+            let before = objects();
+            let paths = ["cuda/host/emu.cpp", "cuda/host/fiber.cpp", "out/add.0.cpp"];
+            let sources = paths.map(|path| Source { path: self.0.join(path), flags });
+            let compiler = || {
+                // Writes what it was told, if it was told where.
+                let mut sh = Command::new("sh");
+                let script = "for a; do [ \"$last\" = -o ] && echo \"$@\" >$a; last=$a; done";
+                sh.args(["-c", script, "sh", define, "-I"]).arg(self.0.join("cuda"));
+                sh
+            };
+            let options =
+                Options { cuda: self.0.join("cuda"), cache: self.0.join("cache"), jobs: 2, compiler };
+            let made = super::objects(&sources, &options).unwrap();
+            assert!(made.len() == 3 && made.iter().all(|path| path.is_file()), "{made:?}");
+            objects() - before
+        }
+    }
+
+    impl Drop for Project {
+        fn drop(&mut self) {
+            _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn only_what_changed_is_compiled() {
+        let project = Project::new("changes");
+        assert_eq!(project.compiled("-DA", &[]), 3);
+        assert_eq!(project.compiled("-DA", &[]), 0);
+        project.file("cuda/add.cu", "#include \"common/intrin.cuh\"\n// other\n");
+        assert_eq!(project.compiled("-DA", &[]), 1);
+        project.file("cuda/host/emu.hpp", "// read by the emulator and by kernels\n");
+        assert_eq!(project.compiled("-DA", &[]), 2);
+        project.file("cuda/host/fiber.cpp", "// other\n");
+        assert_eq!(project.compiled("-DA", &[]), 1);
+        project.file("cuda/host/emu.hpp", "");
+        assert_eq!(project.compiled("-DA", &[]), 0, "the objects of before are kept");
+        assert_eq!(project.compiled("-DB", &[]), 3);
+        assert_eq!(project.compiled("-DA", &["-fsanitize=thread"]), 3);
+    }
+
+    #[test]
+    fn paths_do_not_count() {
+        let names = |project: &Project| {
+            project.compiled("-DA", &[]);
+            let files = fs::read_dir(project.0.join("cache")).unwrap();
+            let mut names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&Project::new("here")), names(&Project::new("there")));
+    }
 }

@@ -5,7 +5,7 @@
 #
 #   gcc, clang          -O2, as a plain C++ program
 #   races, races-clang  kernels instrumented (-fsanitize=thread without its runtime): the emulator finds races itself
-#   asan                AddressSanitizer and UndefinedBehaviorSanitizer, g++
+#   asan                AddressSanitizer and UndefinedBehaviorSanitizer, g++ (in .ci/run)
 #   asan-clang          the same with clang++ (needs its runtime: libclang-rt-dev)
 #   ucontext            g++, with the portable context switch
 #   aarch64             cross-compiled, run under qemu
