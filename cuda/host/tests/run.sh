@@ -20,7 +20,7 @@ build=${EMU_BUILD:-$root/target/emu-tests}
 jobs=${JOBS:-2}
 # No contraction: a * b + c is two roundings on every host.
 flags=(-O2 -g1 -std=c++17 -Wall -Wextra -Wno-unknown-pragmas -ffp-contract=off -I"$root/cuda" -I"$root/cuda/include")
-asan=(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+asan=(-O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 
 need() {
     command -v "$1" > /dev/null || { echo "$0: lane $2 needs $1${3:+ ($3)}" >&2; exit 1; }
