@@ -1,4 +1,4 @@
-//! nvcc on every unit whose contents changed ([`crate::cache`]), and `images.rs`, the table of what came out.
+//! nvcc on every unit whose contents changed (`cache.rs`), and `images.rs`, the table of what came out.
 
 use std::env;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! The host's C++ compiler on every file of the emulator whose contents changed ([`crate::cache`]).
+//! The host's C++ compiler on every file of the emulator whose contents changed (`cache.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
