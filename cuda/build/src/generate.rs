@@ -97,8 +97,8 @@ fn entries_cpp(table: &Table) -> String {
         let args: Vec<_> = args.iter().map(Value::size_cpp).collect();
         let args = family.args.iter().zip(args).map(|((arg, _), size)| format!("{{{arg:?}, {size}}}"));
         let args = args.collect::<Vec<_>>().join(", ");
-        let family = &family.name;
-        _ = writeln!(rows, "    {{{family:?}, {name:?}, emu_{name}, {threads}, {smem}, {{{args}}}}},");
+        let Family { name: family, pdl, .. } = family;
+        _ = writeln!(rows, "    {{{family:?}, {name:?}, emu_{name}, {threads}, {smem}, {pdl}, {{{args}}}}},");
     }
     format!(
         "// Generated from cuda/instances.toml.\n#include \"common/blocks.cuh\"\n#include \"host/tests/kernels.hpp\"\n\n\

@@ -19,6 +19,7 @@ struct Kernel {
     const char *name;
     emu_kernel *run;
     std::uint32_t threads, shared_bytes;
+    bool pdl;
     std::vector<Arg> args;
 };
 

@@ -58,7 +58,7 @@ public:
     }
 
     template <class Params> void run(const Params &params, std::uint32_t blocks) {
-        const test::Shape shape{{blocks, 1, 1}, kernel_.threads, kernel_.shared_bytes};
+        const test::Shape shape{{blocks, 1, 1}, kernel_.threads, kernel_.shared_bytes, 0, kernel_.pdl};
         for (std::uint64_t seed = 0; seed < 2; ++seed) { // two orders of threads
             const test::Outcome outcome = test::launch(kernel_.run, params, shape, 2 * number_ + seed, buffers_);
             CHECK(outcome.status == EMU_OK, "%s, case %d: %s", kernel_.name, number_, outcome.report.c_str());
@@ -86,7 +86,7 @@ private:
         auto *memory = static_cast<unsigned char *>(std::malloc(n + 2 * kZone)); // malloc aligns to 16
         memory_.emplace_back(memory);
         std::memset(memory, 0x5A, n + 2 * kZone);
-        buffers_.push_back({memory + kZone, n, kZone, writable});
+        buffers_.push_back({memory + kZone, n, kZone, writable, 0});
         return memory + kZone;
     }
 
