@@ -1,11 +1,12 @@
 //! Linear layers: `y = W x` with the weight in any supported block type.
 
+pub mod config;
 pub mod reference;
 
-use super::{expect, no_kernel};
-use crate::cpu;
+use super::expect;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Heads, Matrix, Precision, Tensor};
+use crate::{cpu, cuda};
 
 /// `y[t][j] = sum_i W[j][i] x[t][i]`. `w` is `[1, n, k]`, `x` `[m, k]`, `y` `[m, n]`.
 ///
@@ -36,7 +37,7 @@ pub fn linear_many(ws: &[&Matrix], x: &Tensor, ys: &mut [&mut Tensor], precision
     }
     match x.device() {
         Device::Cpu(cpu) => cpu::linear::linear_many(cpu, ws, x, ys, precision),
-        Device::Cuda(gpu) => no_kernel("linear", gpu),
+        Device::Cuda(_) => cuda::linear::linear_many(ws, x, ys, precision),
     }
 }
 
@@ -66,6 +67,6 @@ pub fn head_linear(
     }
     match x.device() {
         Device::Cpu(cpu) => cpu::linear::head_linear(cpu, w.cpu()?, x, x_heads, y, y_heads, precision),
-        Device::Cuda(gpu) => no_kernel("head_linear", gpu),
+        Device::Cuda(_) => cuda::linear::head_linear(w, x, x_heads, y, y_heads, precision),
     }
 }
