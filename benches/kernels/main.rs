@@ -8,6 +8,7 @@
 mod blocks;
 mod dequantize;
 mod embedding;
+mod linear;
 mod norm;
 
 use std::time::Duration;
@@ -115,6 +116,7 @@ fn benches(c: &mut Criterion) {
         norm::benches(&bench, c);
         embedding::benches(&bench, c);
         dequantize::benches(&bench, c);
+        linear::benches(&bench, c);
     }
 }
 
