@@ -12,8 +12,8 @@ constexpr int kTileStep = 32; // columns: one int8 block of activations
 
 template <class Block, int kRows, int kTokens, int kWarps>
 struct linear_tile_smem {
-    // Column by column, so that a lane reads neighbouring rows at once. Part c of 8 columns has its rows XORed with 8 c: the
-    // lanes that store it hold 8 rows and 4 parts, and so meet all banks.
+    // Column by column, so that a lane reads neighbouring rows at once. The upper half of the columns has its rows XORed with
+    // 16: the lanes that store hold 16 rows and 2 halves, and so meet all banks.
     alignas(16) float w[2][kTileStep][kRows], x[2][kTileStep][kTokens];
 };
 
@@ -21,27 +21,28 @@ template <class Block, int kRows, int kTokens, int kWarps>
 __device__ __forceinline__ void linear_tile(const linear_params &p) {
     static_assert(kRows % 32 == 0 && kTokens % 32 == 0 && kWarps == kRows / 32 * (kTokens / 32), "32 x 32 for a warp");
     constexpr int kThreads = 32 * kWarps;
-    static_assert(kRows * 4 % kThreads == 0 && kTokens * 4 % kThreads == 0, "all threads store");
+    constexpr int kCols = kTileStep / 2; // columns that a thread decodes at a time
+    static_assert(kRows * 2 % kThreads == 0 && kTokens * 2 % kThreads == 0, "all threads store");
     constexpr int kFold = 256; // columns in one chain of sums: keeps rounding errors small in long rows
     auto &s = smem<linear_tile_smem<Block, kRows, kTokens, kWarps>>();
     const linear_place<Block, kRows, kTokens> place(p);
     const int k = static_cast<int>(p.k);
 
-    // Filling: a thread takes 8 columns of a row, four threads the 32 of a step.
-    const int part = threadIdx.x % 4 * 8, first_row = threadIdx.x / 4;
+    // Filling: two threads take the columns of a row.
+    const int half = threadIdx.x % 2 * kCols, first_row = threadIdx.x / 2;
     const auto fill = [&](int stage, int step) {
-        float v[8];
+        float v[kCols];
 #pragma unroll
-        for (int r = first_row; r < kRows; r += kThreads / 4) {
-            row_values(place.w_row(r), step + part, k, v);
+        for (int r = first_row; r < kRows; r += kThreads / 2) {
+            row_values(place.w_row(r), step + half, k, v);
 #pragma unroll
-            for (int i = 0; i < 8; ++i) s.w[stage][part + i][r ^ part] = v[i];
+            for (int i = 0; i < kCols; ++i) s.w[stage][half + i][r ^ half] = v[i];
         }
 #pragma unroll
-        for (int t = first_row; t < kTokens; t += kThreads / 4) {
-            activations(place.x_row(t), step + part, k, p.round, v);
+        for (int t = first_row; t < kTokens; t += kThreads / 2) {
+            activations(place.x_row(t), step + half, k, p.round, v);
 #pragma unroll
-            for (int i = 0; i < 8; ++i) s.x[stage][part + i][t ^ part] = v[i];
+            for (int i = 0; i < kCols; ++i) s.x[stage][half + i][t ^ half] = v[i];
         }
     };
 
@@ -59,9 +60,9 @@ __device__ __forceinline__ void linear_tile(const linear_params &p) {
         for (int step = first; step < end; step += kTileStep) {
             if (step + kTileStep < k) fill(stage ^ 1, step + kTileStep);
 #pragma unroll 1
-            for (int c = 0; c < kTileStep; c += 8) {
+            for (int c = 0; c < kTileStep; c += kCols) {
 #pragma unroll
-                for (int i = 0; i < 8; ++i) {
+                for (int i = 0; i < kCols; ++i) {
                     const float4 w0 = *reinterpret_cast<const float4 *>(&s.w[stage][c + i][row ^ c]);
                     const float4 w1 = *reinterpret_cast<const float4 *>(&s.w[stage][c + i][(row + 16) ^ c]);
                     const float4 x0 = *reinterpret_cast<const float4 *>(&s.x[stage][c + i][token ^ c]);

@@ -1,39 +1,40 @@
-// linear.cuh: what the kernels of family linear share: eight neighbouring values of a row of weights or activations, straight
-// from global memory. A block is read by several lanes and over several steps, so most of these loads hit L1.
+// linear.cuh: what linear_dot and linear_tile share: neighbouring values of a row of weights or activations, straight from
+// global memory. A block is read by several lanes and over several steps, so most of these loads hit L1.
 #pragma once
 #include "act.cuh"
 #include "blocks.cuh"
 
-// Columns `col` to col + 7 of a row of k values, zeros behind its end; col is a multiple of 8.
-template <class Block> INTRIN void row_values(const Block *row, int col, int k, float (&v)[8]) {
-    if (col + 8 <= k) {
-        values(row, col, v);
-        return;
-    }
-    // Only types of single values have rows that end within eight columns.
+// Columns `col` to col + kN - 1 of a row of k values, of which some are behind its end: those are zeros.
+template <class Block, int kN> INTRIN void tail_values(const Block *row, int col, int k, float (&v)[kN]) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < kN; ++i) {
         v[i] = 0.f;
+        // Blocks of several values are 32 or 256, of which kN is a part: no row ends within it.
         if constexpr (decode<Block>::kElems == 1)
             if (col + i < k) v[i] = to_f32(row[col + i]);
     }
 }
 
-// The same of activations, rounded. By whole warps; four lanes in a row must take the four parts of 32 columns.
-INTRIN void activations(const float *row, int col, int k, linear_round round, float (&v)[8]) {
+template <class Block, int kN> INTRIN void row_values(const Block *row, int col, int k, float (&v)[kN]) {
+    if (col + kN <= k) values(row, col, v);
+    else tail_values(row, col, k, v);
+}
+
+// The same of activations, rounded. By whole warps, of which neighbouring lanes take the parts of 32 columns.
+template <int kN> INTRIN void activations(const float *row, int col, int k, linear_round round, float (&v)[kN]) {
     row_values(reinterpret_cast<const block_f32 *>(row), col, k, v);
     if (round == ROUND_INT8) {
         uint32_t amax = 0;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) amax = max(amax, f32_bits(v[i]) & 0x7fffffffu);
-        amax = max(amax, __shfl_xor_sync(0xffffffffu, amax, 1));
-        amax = max(amax, __shfl_xor_sync(0xffffffffu, amax, 2));
+        for (int i = 0; i < kN; ++i) amax = max(amax, f32_bits(v[i]) & 0x7fffffffu);
+#pragma unroll
+        for (int lanes = 1; lanes < 32 / kN; lanes *= 2) amax = max(amax, __shfl_xor_sync(0xffffffffu, amax, lanes));
         const float2 scale = act_scale(amax);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) v[i] = act_rounded(v[i], scale);
+        for (int i = 0; i < kN; ++i) v[i] = act_rounded(v[i], scale);
     } else if (round == ROUND_BF16) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) v[i] = bf16_to_f32(f32_to_bf16(v[i]));
+        for (int i = 0; i < kN; ++i) v[i] = bf16_to_f32(f32_to_bf16(v[i]));
     }
 }
 

@@ -120,10 +120,10 @@ mod tests {
 
     #[test]
     fn single_tokens_have_a_kernel_of_their_own() {
-        assert_eq!(pick(GgmlType::Q4_K, 1, 2048, 1).to_string(), "linear_dot_q4_k_r4_t1_w8 on 512 tiles");
+        assert_eq!(pick(GgmlType::Q4_K, 1, 2048, 1).to_string(), "linear_dot_q4_k_r4_t1_c16_w4 on 512 tiles");
         assert_eq!(
             pick(GgmlType::Q5_0, 2, 512, 64).to_string(),
-            "linear_dot_q5_0_r4_t8_w4 on 128 tiles of 64 matrices"
+            "linear_dot_q5_0_r4_t8_c8_w4 on 128 tiles of 64 matrices"
         );
         assert_eq!(pick(GgmlType::F32, 512, 256, 1).to_string(), "linear_tile_f32_r64_t64_w4 on 32 tiles");
     }
