@@ -43,7 +43,7 @@ pub fn linear_many(ws: &[&Matrix], x: &Tensor, ys: &mut [&mut Tensor], precision
 
 /// One matrix per head: `y[t][head h] = W[h] x[t][head h]`. `w` is `[heads, n, k]`; the head parts of `x` are `k` wide,
 /// those of `y` are `n` wide; columns of `y` outside them keep their values. Absorbing `k_b` and applying `v_b` are such
-/// layers. [`Precision::Fast`] rounds the activations to bf16 here, not to int8 (rows of 192 and 512 are too short).
+/// layers. [`Precision::Fast`] rounds the activations to bf16 here, not to int8.
 ///
 /// # Errors
 /// [`Error::Shape`] if counts, widths or rows do not fit.
