@@ -9,6 +9,7 @@
 // Floor   1 row of 6144: 72 KB into one SM, 0.6 us at its 127 GB/s from L2, and 0.5 us for the launch in a graph. 8192 rows
 //         with r and q: 13.4 bytes a value, 0.67 GB, 0.38 ms at 1.79 TB/s.
 // Limits  few rows use few SMs. Squares are added in f32: values beyond 1e17 overflow.
+#include "common/act.cuh"
 #include "common/row.cuh"
 #include "params.h"
 
@@ -16,25 +17,6 @@ template <class Out, int kBlock, int kLoad, int kVecs, int kWarps>
 struct norm_quantize_smem {
     float partial[kWarps];
 };
-
-// Scale of values of which the largest has these bits without the sign (magnitudes order as their bits do, NaN last), and
-// its inverse: 0 if all quants are to be 0.
-INTRIN float2 act_scale(uint32_t amax_bits) {
-    if (amax_bits >= 0x7f800000u) return {f32_from_bits(0x7fc00000u), 0.f};
-    const float scale = __fdiv_rn(f32_from_bits(amax_bits), 127.f);
-    if (scale < 1.17549435e-38f) return {0.f, 0.f};
-    return {scale, __frcp_rn(scale)};
-}
-
-// Four quants, the first in the lowest byte.
-INTRIN uint32_t act_quants4(const float (&y)[4], float inverse) {
-    // At 1.5 * 2^23 an f32 has a step of 1: the sum rounds to an integer, halves to even, whose low byte is the quant.
-    uint32_t q[4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) q[k] = f32_bits(__fadd_rn(__fmul_rn(y[k], inverse), 12582912.f));
-    const uint32_t quants = __byte_perm(__byte_perm(q[0], q[1], 0x0040), __byte_perm(q[2], q[3], 0x0040), 0x5410);
-    return inverse == 0.f ? 0 : quants;
-}
 
 template <class Out, int kBlock, int kLoad, int kVecs, int kWarps>
 __device__ __forceinline__ void norm_quantize(const norm_quantize_params &p) {

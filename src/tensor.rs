@@ -4,17 +4,20 @@
 
 mod paged;
 mod quantized;
+mod tiles;
 
 pub use paged::{CacheType, PAGE_ROWS, PagedRows, RaggedRows};
 pub use quantized::{DeviceActivations, QuantizedRows};
+pub use tiles::{DeviceTiles, QuantizedTiles, TILE_TOKENS};
 
 use std::sync::Arc;
 
 use half::{bf16, f16};
 
 use crate::cpu::Cpu;
-use crate::cuda::{Buffer, Gpu};
+use crate::cuda::{Buffer, Gpu, linear_int8};
 use crate::error::{Error, Result};
+use crate::quant::tiles::tile_bytes;
 use crate::quant::{GgmlType, Weight};
 
 /// Where data lives and work runs.
@@ -93,7 +96,7 @@ pub enum Precision {
     /// Activations stay f32; weights are dequantized.
     #[default]
     Exact,
-    /// Activations are rounded to int8 with one f32 scale per block (32 values for one token at a time, 256 for more).
+    /// Activations are rounded to int8 with one f32 scale for 32 values.
     /// On the CPU this follows the numerics of the integer kernels, for comparison; it is not faster.
     Fast,
 }
@@ -395,6 +398,7 @@ pub struct Matrix {
 enum MatrixStorage {
     Cpu(Weight),
     Cuda(Arc<DeviceWeight>),
+    Tiles(Arc<DeviceTiles>),
 }
 
 /// A weight in the memory of a GPU: blocks as they lie in the file, slab after slab, row after row.
@@ -426,6 +430,21 @@ impl Matrix {
             }
         };
         Ok(Matrix { device: device.clone(), shape, storage })
+    }
+
+    /// The same for linear layers on int8 activations ([`Precision::Fast`]) alone: on a GPU types that have tiles are repacked,
+    /// which takes the memory of the blocks a second time meanwhile. Elsewhere, and for other types, as [`Matrix::new`].
+    ///
+    /// # Errors
+    /// As [`Matrix::new`].
+    pub fn for_fast_linear(device: &Device, weight: Weight) -> Result<Self> {
+        match device {
+            Device::Cuda(gpu) if tile_bytes(weight.ty()).is_some() && !weight.shape().contains(&0) => {
+                let storage = MatrixStorage::Tiles(Arc::new(linear_int8::repack(gpu, &weight)?));
+                Ok(Matrix { device: device.clone(), shape: weight.shape(), storage })
+            }
+            _ => Self::new(device, weight),
+        }
     }
 
     /// Where it lives.
@@ -460,7 +479,7 @@ impl Matrix {
     pub fn cpu(&self) -> Result<&Weight> {
         match &self.storage {
             MatrixStorage::Cpu(w) => Ok(w),
-            MatrixStorage::Cuda(_) => elsewhere("matrix", &self.device),
+            MatrixStorage::Cuda(_) | MatrixStorage::Tiles(_) => elsewhere("matrix", &self.device),
         }
     }
 
@@ -472,7 +491,31 @@ impl Matrix {
         match &self.storage {
             MatrixStorage::Cuda(w) => Ok(w),
             MatrixStorage::Cpu(_) => elsewhere("matrix", &self.device),
+            MatrixStorage::Tiles(_) => Err(Error::unsupported(
+                format!("a matrix in tiles on {}", self.device.name()),
+                "tiles are for linear layers on int8 activations alone",
+            )),
         }
+    }
+
+    /// The tiles in the memory of a GPU.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the matrix lives elsewhere or was not repacked.
+    pub fn tiles(&self) -> Result<&DeviceTiles> {
+        match &self.storage {
+            MatrixStorage::Tiles(w) => Ok(w),
+            MatrixStorage::Cpu(_) => elsewhere("matrix", &self.device),
+            MatrixStorage::Cuda(_) => Err(Error::unsupported(
+                format!("a matrix in blocks on {}", self.device.name()),
+                "integer linear layers take tiles",
+            )),
+        }
+    }
+
+    /// Whether it was repacked into tiles.
+    pub fn is_tiled(&self) -> bool {
+        matches!(self.storage, MatrixStorage::Tiles(_))
     }
 }
 

@@ -296,10 +296,17 @@ fn activations_reach_from_the_smallest_to_the_largest_numbers() {
             x[n - 1] = -peak;
             x
         };
-        for peak in [1.5e-36, 1e-20, 127.0, 1e38, f32::MAX] {
+        let largest = f32::from_bits(2f32.powi(110).to_bits() - 1);
+        for peak in [1.5e-36, 1e-20, 127.0, 1e33, largest] {
             let x = with_peak(peak);
             let act = quantize_activations(&x, block).unwrap();
-            assert_eq!(act.scales(), [peak / 127.0], "{peak}");
+            let scale = act.scales()[0];
+            assert!((scale / (peak / 127.0) - 1.0).abs() <= 2f32.powi(-22), "{peak}");
+            assert_eq!(
+                3.0 * 2f64.powi(22) * f64::from(scale),
+                f64::from(3.0 * 2f32.powi(22) * scale),
+                "{peak}"
+            );
             assert_eq!(act.qs()[n - 1], -127, "{peak}");
             assert_eq!(act.qs()[0], 42, "{peak}");
         }
@@ -307,6 +314,10 @@ fn activations_reach_from_the_smallest_to_the_largest_numbers() {
             let act = quantize_activations(&with_peak(peak), block).unwrap();
             assert_eq!(act.scales(), [0.0], "{peak}");
             assert!(act.qs().iter().all(|q| *q == 0) && act.sums().iter().all(|s| *s == 0), "{peak}");
+        }
+        for peak in [2f32.powi(110), f32::MAX, f32::INFINITY, f32::NAN] {
+            let act = quantize_activations(&with_peak(peak), block).unwrap();
+            assert!(act.scales()[0].is_nan() && act.qs().iter().all(|q| *q == 0), "{peak}");
         }
     }
     // The largest sums.

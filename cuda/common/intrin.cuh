@@ -97,6 +97,15 @@ INTRIN uint32_t pack_bf16x2(float lo, float hi) {
     return bits;
 }
 
+// Differences of two pairs of bf16, each rounded.
+INTRIN uint32_t sub_bf16x2(uint32_t a, uint32_t b) {
+    uint32_t d;
+    PTX_OR_TWIN(asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(b), "r"(0xbf80bf80u), "r"(a)), // b * -1 + a
+                (d = f32_to_bf16_soft(bf16_to_f32_soft((uint16_t)a) - bf16_to_f32_soft((uint16_t)b)),
+                 d |= (uint32_t)f32_to_bf16_soft(bf16_to_f32_soft(a >> 16) - bf16_to_f32_soft(b >> 16)) << 16));
+    return d;
+}
+
 INTRIN uint16_t pack_e4m3x2(float lo, float hi) {
     uint16_t bits;
     PTX_OR_TWIN(asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(bits) : "f"(hi), "f"(lo)),
@@ -183,6 +192,31 @@ INTRIN void mma_m16n8k32_e4m3(float (&d)[4], const uint32_t (&a)[4], const uint3
                              : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])),
                 emu::mma_m16n8k32_e4m3(d, a, b, site));
+}
+
+// D = A B, with f32 in place of a register of zeros.
+INTRIN void mma_m16n8k16_bf16_zero(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2] AND_SITE) {
+    PTX_OR_TWIN(asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                             "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+                             : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(0.f)),
+                (d[0] = d[1] = d[2] = d[3] = 0.f, emu::mma_m16n8k16_bf16(d, a, b, site)));
+}
+
+// D = c + A B: sums that begin with the same number need no registers for it.
+INTRIN void mma_m16n8k32_s8_from(int32_t c, int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2] AND_SITE) {
+    PTX_OR_TWIN(asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+                             "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+                             : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c)),
+                (d[0] = d[1] = d[2] = d[3] = c, emu::mma_m16n8k32_s8(d, a, b, site)));
+}
+INTRIN void mma_m16n8k16_s8_from(int32_t c, int32_t (&d)[4], const uint32_t (&a)[2], const uint32_t (&b)[1] AND_SITE) {
+    PTX_OR_TWIN(asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 "
+                             "{%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+                             : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                             : "r"(a[0]), "r"(a[1]), "r"(b[0]), "r"(c)),
+                (d[0] = d[1] = d[2] = d[3] = c, emu::mma_m16n8k16_s8(d, a, b, site)));
 }
 
 // The accumulator wraps at 32 bits.

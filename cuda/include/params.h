@@ -41,6 +41,39 @@ typedef struct { uint16_t d; uint8_t qs[64]; uint8_t qh[8]; uint8_t signs[32]; u
 typedef struct { uint16_t d; uint8_t qs[32]; uint16_t qh[8]; } block_iq1_s;
 typedef struct { uint8_t qs[32]; uint8_t qh[16]; uint8_t scales[8]; } block_iq1_m;
 
+/* Tiles -----------------------------------------------------------------------------------------------------------------
+ *
+ * What the integer matrix instruction takes, in the order in which lanes take it, so that every load is 16 neighbouring bytes
+ * per lane. A lane l = 4 g + t of a warp holds of 32 columns (k) the columns 16 r + 4 t to 16 r + 4 t + 3, r = 0 and 1.
+ *
+ * Tiles of weights are 16 rows of 256 columns, those of a matrix row tile by row tile, along k within. Register r of lane
+ * (g, t) is row g + 8 (r % 2), columns 16 (r / 2) + 4 t and on. They take the bytes of the blocks that they hold. */
+
+enum { TILE_ROWS = 16, TILE_TOKENS = 8, TILE_COLS = 256 };
+
+/** The bytes of a block before its quants: d, dmin and the packed scales of Q4_K and Q5_K. */
+typedef struct { uint16_t d, dmin; uint8_t scales[12]; } tile_head_k4;
+
+/** qs[i]: columns 64 i and on in the low nibbles, 32 more in the high ones. */
+typedef struct { uint32_t qs[4][32][4]; tile_head_k4 heads[16]; } tile_q4_K;
+/** The fifth bits: of nibble s of byte e of register r, bit 8 e + 4 s + r of qh[i]. */
+typedef struct { uint32_t qs[4][32][4]; uint32_t qh[4][32]; tile_head_k4 heads[16]; } tile_q5_K;
+/** The upper two bits: of byte e of register r, bits 8 e + 2 r of qh[i][lane][s], s for the nibble. */
+typedef struct { uint32_t qs[4][32][4]; uint32_t qh[4][32][2]; int8_t scales[16][16]; uint16_t d[16]; } tile_q6_K;
+/** qs[j]: columns 32 j and on. */
+typedef struct { uint32_t qs[8][32][4]; uint16_t d[16][8]; } tile_q8_0;
+
+/** Activations of 8 tokens, 256 columns, as int8 in blocks of 32 (src/quant/activations.rs). */
+typedef struct {
+    /** qs[i]: columns 64 i and on in words 0 and 1 of a lane, 32 more in words 2 and 3; token g. */
+    uint32_t qs[4][32][4];
+    /** Of block j and each token: the scale and -3 * 2^22 times the scale. */
+    float scales[8][8][2];
+    /** The sums of the blocks, scale times quants, in two bf16 that add up to it: of token g the upper and the lower parts of
+     *  blocks 2 t and 2 t + 1. */
+    uint32_t sums[32][2];
+} tile_act;
+
 /* Params ----------------------------------------------------------------------------------------------------------------
  *
  * One struct per family, passed by value. */
@@ -90,6 +123,46 @@ typedef struct {
     /** Values; whole blocks, all of them within `src`. */
     uint64_t n;
 } dequantize_params;
+
+/** Blocks to tiles. */
+typedef struct {
+    /** `[slabs, n, k]` blocks, aligned to 16. */
+    const void *src;
+    /** `[slabs, n / 16, k / 256]` tiles, both rounded up: what is behind the end of the matrix is zeros. */
+    void *out;
+    /** Rows of a slab. */
+    uint32_t n;
+    /** Columns, whole blocks. */
+    uint32_t k;
+} repack_params;
+
+/** Rows to int8 tiles. */
+typedef struct {
+    /** `[m, k]` */
+    const float *x;
+    /** `[m / 8, k / 256]`, both rounded up: what is behind the end is zeros. */
+    tile_act *out;
+    /** Tokens. */
+    uint32_t m;
+    /** Columns, a multiple of 32. */
+    uint32_t k;
+} quantize_params;
+
+/** Linear layer on int8 activations. */
+typedef struct {
+    /** `[n / 16, k_tiles]` tiles, the first rounded up. */
+    const void *w;
+    /** `[m / 8, k_tiles]`, the first rounded up. */
+    const tile_act *x;
+    /** `[m, n]` */
+    float *y;
+    /** Tokens. */
+    uint32_t m;
+    /** Outputs. */
+    uint32_t n;
+    /** Tiles along a row. */
+    uint32_t k_tiles;
+} linear_int8_params;
 
 /** Rows of a table by token id. */
 typedef struct {
@@ -144,5 +217,41 @@ typedef struct {
     /** Added to the variance. */
     float eps;
 } layer_norm_params;
+
+/** What is done to the activations of a linear layer before they are multiplied. */
+typedef enum {
+    /** Nothing. */
+    ROUND_NONE,
+    /** Rounded to int8 with one scale for 32 values, and back. */
+    ROUND_INT8,
+    /** Rounded to bf16, and back. */
+    ROUND_BF16
+} linear_round;
+
+/** Linear layer of any weight type, one matrix or one per head. */
+typedef struct {
+    /** `[slabs, n, k]` blocks, aligned to 16; as many slabs as the grid is high. */
+    const void *w;
+    /** `[m]` rows `x_stride` apart; slab s takes `k` columns from `s * x_head` on. */
+    const float *x;
+    /** `[m]` rows `y_stride` apart; slab s gives `n` columns from `s * y_head` on. */
+    float *y;
+    /** Values from row to row of `x`. */
+    uint64_t x_stride;
+    /** Values from row to row of `y`. */
+    uint64_t y_stride;
+    /** Columns of `x` from slab to slab. */
+    uint64_t x_head;
+    /** Columns of `y` from slab to slab. */
+    uint64_t y_head;
+    /** Rows of `x` and `y`: tokens. */
+    uint32_t m;
+    /** Rows of a slab. */
+    uint32_t n;
+    /** Columns of a slab: whole blocks, below 2^31; with `ROUND_INT8` a multiple of 32. */
+    uint32_t k;
+    /** Of the activations. */
+    linear_round round;
+} linear_params;
 
 #endif

@@ -26,11 +26,13 @@ pub const ACT_SUM_ELEMS: usize = 16;
 
 /// Quantized activations `x ≈ scale q`, blocks in order; rows of whole blocks lie one after the other.
 ///
-/// `scale = amax / 127` and `q = round(x / scale)`, halves to even. The sums of 16 quants each serve weights with a
-/// minimum or an offset. The scale is f32, as that of f16 ends at an amax of 8.3e6.
+/// The scale is `amax / 127` as f32 with 22 significant bits, and `q = round(x / scale)`, halves to even. The sums of 16
+/// quants each serve weights with a minimum or an offset. (A scale of f16 ends at an amax of 8.3e6. With two bits less than
+/// f32 has, 3 * 2^22 times the scale is exact: kernels turn sums of products to floats by a fused multiply-add with it.)
 ///
-/// A block whose scale would be a subnormal f32 (amax below 1.5e-36) is all zeros. A block with an infinity or a NaN has
-/// the scale NaN and zero quants, so that every result it takes part in is NaN and the fault stays visible.
+/// A block whose scale would be a subnormal f32 (amax below 1.5e-36) is all zeros. A block with an infinity, a NaN or a
+/// value from 2^110 (1.3e33) on has the scale NaN and zero quants, so that every result it takes part in is NaN and the
+/// fault stays visible.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Activations {
     block: ActBlockSize,
@@ -116,18 +118,27 @@ pub fn quantize_activations(x: &[f32], block: ActBlockSize) -> Result<Activation
     Ok(activations)
 }
 
+/// Scale of a block by its largest magnitude, and the inverse; that is 0 if all quants are.
+#[inline(always)]
+pub(crate) fn act_scale(amax: f32) -> (f32, f32) {
+    const FAULT: f32 = f32::from_bits((127 + 110) << 23);
+    let bits = (amax / 127.0).to_bits();
+    // To 22 bits, halves to even; a carry moves into the exponent by itself.
+    let scale = f32::from_bits((bits + 1 + (bits >> 2 & 1)) & !3);
+    match scale {
+        _ if amax.is_nan() || amax >= FAULT => (f32::NAN, 0.0),
+        _ if scale < f32::MIN_POSITIVE => (0.0, 0.0),
+        _ => (scale, 1.0 / scale),
+    }
+}
+
 /// Quantizes one block of [`Activations`], writes quants and the `N / 16` sums, returns the scale. Always inlined, to be
 /// compiled for the SIMD level of the caller.
 #[inline(always)]
 pub fn quantize_act_block<const N: usize>(x: &[f32; N], qs: &mut [i8; N], sums: &mut [i16]) -> f32 {
     // Absolute values order as their bits do, NaN above infinity above all others; as i32, of which SSE2 has a maximum.
     let amax = f32::from_bits(x.iter().fold(0, |m, v| m.max(v.to_bits() as i32 & i32::MAX)) as u32);
-    let scale = amax / 127.0;
-    let (scale, inverse) = match scale {
-        _ if !amax.is_finite() => (f32::NAN, 0.0),
-        _ if scale < f32::MIN_POSITIVE => (0.0, 0.0),
-        _ => (scale, 1.0 / scale),
-    };
+    let (scale, inverse) = act_scale(amax);
     if inverse == 0.0 {
         qs.fill(0);
         sums.fill(0);

@@ -13,6 +13,7 @@ mod k_blocks;
 mod quantize;
 pub mod scalar;
 mod small_blocks;
+pub mod tiles;
 pub mod weight;
 
 pub use activations::{ActBlockSize, Activations, quantize_activations};

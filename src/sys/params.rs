@@ -1,5 +1,24 @@
 // Generated from cuda/include/params.h by `tools/regen-bindings.sh`. Do not edit.
 
+#[doc = " Activations of 8 tokens, 256 columns, as int8 in blocks of 32 (src/quant/activations.rs)."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct tile_act {
+    #[doc = " qs[i]: columns 64 i and on in words 0 and 1 of a lane, 32 more in words 2 and 3; token g."]
+    pub qs: [[[u32; 4usize]; 32usize]; 4usize],
+    #[doc = " Of block j and each token: the scale and -3 * 2^22 times the scale."]
+    pub scales: [[[f32; 2usize]; 8usize]; 8usize],
+    #[doc = " The sums of the blocks, scale times quants, in two bf16 that add up to it: of token g the upper and the lower parts of\n  blocks 2 t and 2 t + 1."]
+    pub sums: [[u32; 2usize]; 32usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tile_act"][::core::mem::size_of::<tile_act>() - 2816usize];
+    ["Alignment of tile_act"][::core::mem::align_of::<tile_act>() - 4usize];
+    ["Offset of field: tile_act::qs"][::core::mem::offset_of!(tile_act, qs) - 0usize];
+    ["Offset of field: tile_act::scales"][::core::mem::offset_of!(tile_act, scales) - 2048usize];
+    ["Offset of field: tile_act::sums"][::core::mem::offset_of!(tile_act, sums) - 2560usize];
+};
 #[doc = " dst = src."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -86,6 +105,79 @@ const _: () = {
     ["Offset of field: dequantize_params::first"]
         [::core::mem::offset_of!(dequantize_params, first) - 24usize];
     ["Offset of field: dequantize_params::n"][::core::mem::offset_of!(dequantize_params, n) - 32usize];
+};
+#[doc = " Blocks to tiles."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct repack_params {
+    #[doc = " `[slabs, n, k]` blocks, aligned to 16."]
+    pub src: *const ::core::ffi::c_void,
+    #[doc = " `[slabs, n / 16, k / 256]` tiles, both rounded up: what is behind the end of the matrix is zeros."]
+    pub out: *mut ::core::ffi::c_void,
+    #[doc = " Rows of a slab."]
+    pub n: u32,
+    #[doc = " Columns, whole blocks."]
+    pub k: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of repack_params"][::core::mem::size_of::<repack_params>() - 24usize];
+    ["Alignment of repack_params"][::core::mem::align_of::<repack_params>() - 8usize];
+    ["Offset of field: repack_params::src"][::core::mem::offset_of!(repack_params, src) - 0usize];
+    ["Offset of field: repack_params::out"][::core::mem::offset_of!(repack_params, out) - 8usize];
+    ["Offset of field: repack_params::n"][::core::mem::offset_of!(repack_params, n) - 16usize];
+    ["Offset of field: repack_params::k"][::core::mem::offset_of!(repack_params, k) - 20usize];
+};
+#[doc = " Rows to int8 tiles."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct quantize_params {
+    #[doc = " `[m, k]`"]
+    pub x: *const f32,
+    #[doc = " `[m / 8, k / 256]`, both rounded up: what is behind the end is zeros."]
+    pub out: *mut tile_act,
+    #[doc = " Tokens."]
+    pub m: u32,
+    #[doc = " Columns, a multiple of 32."]
+    pub k: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of quantize_params"][::core::mem::size_of::<quantize_params>() - 24usize];
+    ["Alignment of quantize_params"][::core::mem::align_of::<quantize_params>() - 8usize];
+    ["Offset of field: quantize_params::x"][::core::mem::offset_of!(quantize_params, x) - 0usize];
+    ["Offset of field: quantize_params::out"][::core::mem::offset_of!(quantize_params, out) - 8usize];
+    ["Offset of field: quantize_params::m"][::core::mem::offset_of!(quantize_params, m) - 16usize];
+    ["Offset of field: quantize_params::k"][::core::mem::offset_of!(quantize_params, k) - 20usize];
+};
+#[doc = " Linear layer on int8 activations."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct linear_int8_params {
+    #[doc = " `[n / 16, k_tiles]` tiles, the first rounded up."]
+    pub w: *const ::core::ffi::c_void,
+    #[doc = " `[m / 8, k_tiles]`, the first rounded up."]
+    pub x: *const tile_act,
+    #[doc = " `[m, n]`"]
+    pub y: *mut f32,
+    #[doc = " Tokens."]
+    pub m: u32,
+    #[doc = " Outputs."]
+    pub n: u32,
+    #[doc = " Tiles along a row."]
+    pub k_tiles: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of linear_int8_params"][::core::mem::size_of::<linear_int8_params>() - 40usize];
+    ["Alignment of linear_int8_params"][::core::mem::align_of::<linear_int8_params>() - 8usize];
+    ["Offset of field: linear_int8_params::w"][::core::mem::offset_of!(linear_int8_params, w) - 0usize];
+    ["Offset of field: linear_int8_params::x"][::core::mem::offset_of!(linear_int8_params, x) - 8usize];
+    ["Offset of field: linear_int8_params::y"][::core::mem::offset_of!(linear_int8_params, y) - 16usize];
+    ["Offset of field: linear_int8_params::m"][::core::mem::offset_of!(linear_int8_params, m) - 24usize];
+    ["Offset of field: linear_int8_params::n"][::core::mem::offset_of!(linear_int8_params, n) - 28usize];
+    ["Offset of field: linear_int8_params::k_tiles"]
+        [::core::mem::offset_of!(linear_int8_params, k_tiles) - 32usize];
 };
 #[doc = " Rows of a table by token id."]
 #[repr(C)]
@@ -185,4 +277,55 @@ const _: () = {
     ["Offset of field: layer_norm_params::b"][::core::mem::offset_of!(layer_norm_params, b) - 16usize];
     ["Offset of field: layer_norm_params::n"][::core::mem::offset_of!(layer_norm_params, n) - 24usize];
     ["Offset of field: layer_norm_params::eps"][::core::mem::offset_of!(layer_norm_params, eps) - 28usize];
+};
+#[doc = " Nothing."]
+pub const ROUND_NONE: linear_round = 0;
+#[doc = " Rounded to int8 with one scale for 32 values, and back."]
+pub const ROUND_INT8: linear_round = 1;
+#[doc = " Rounded to bf16, and back."]
+pub const ROUND_BF16: linear_round = 2;
+#[doc = " What is done to the activations of a linear layer before they are multiplied."]
+pub type linear_round = ::core::ffi::c_uint;
+#[doc = " Linear layer of any weight type, one matrix or one per head."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct linear_params {
+    #[doc = " `[slabs, n, k]` blocks, aligned to 16; as many slabs as the grid is high."]
+    pub w: *const ::core::ffi::c_void,
+    #[doc = " `[m]` rows `x_stride` apart; slab s takes `k` columns from `s * x_head` on."]
+    pub x: *const f32,
+    #[doc = " `[m]` rows `y_stride` apart; slab s gives `n` columns from `s * y_head` on."]
+    pub y: *mut f32,
+    #[doc = " Values from row to row of `x`."]
+    pub x_stride: u64,
+    #[doc = " Values from row to row of `y`."]
+    pub y_stride: u64,
+    #[doc = " Columns of `x` from slab to slab."]
+    pub x_head: u64,
+    #[doc = " Columns of `y` from slab to slab."]
+    pub y_head: u64,
+    #[doc = " Rows of `x` and `y`: tokens."]
+    pub m: u32,
+    #[doc = " Rows of a slab."]
+    pub n: u32,
+    #[doc = " Columns of a slab: whole blocks, below 2^31; with `ROUND_INT8` a multiple of 32."]
+    pub k: u32,
+    #[doc = " Of the activations."]
+    pub round: linear_round,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of linear_params"][::core::mem::size_of::<linear_params>() - 72usize];
+    ["Alignment of linear_params"][::core::mem::align_of::<linear_params>() - 8usize];
+    ["Offset of field: linear_params::w"][::core::mem::offset_of!(linear_params, w) - 0usize];
+    ["Offset of field: linear_params::x"][::core::mem::offset_of!(linear_params, x) - 8usize];
+    ["Offset of field: linear_params::y"][::core::mem::offset_of!(linear_params, y) - 16usize];
+    ["Offset of field: linear_params::x_stride"][::core::mem::offset_of!(linear_params, x_stride) - 24usize];
+    ["Offset of field: linear_params::y_stride"][::core::mem::offset_of!(linear_params, y_stride) - 32usize];
+    ["Offset of field: linear_params::x_head"][::core::mem::offset_of!(linear_params, x_head) - 40usize];
+    ["Offset of field: linear_params::y_head"][::core::mem::offset_of!(linear_params, y_head) - 48usize];
+    ["Offset of field: linear_params::m"][::core::mem::offset_of!(linear_params, m) - 56usize];
+    ["Offset of field: linear_params::n"][::core::mem::offset_of!(linear_params, n) - 60usize];
+    ["Offset of field: linear_params::k"][::core::mem::offset_of!(linear_params, k) - 64usize];
+    ["Offset of field: linear_params::round"][::core::mem::offset_of!(linear_params, round) - 68usize];
 };

@@ -71,7 +71,7 @@ pub fn fast_is_the_reference_on_rounded_activations(devices: &[Device], c: Case)
     let (w, x) = c.inputs();
     let got = on_each(devices, |d| run(d, &w, &x, Precision::Fast))?;
     let w = values(&w);
-    let block = reference::int8_block(c.m);
+    let block = reference::INT8_BLOCK;
     let rounded = if is_quantized(c.ty) { reference::round_int8(&x, c.k, block).unwrap() } else { x.clone() };
     let want = reference::linear(&w, &rounded, c.n, c.k).unwrap();
     let sums = magnitudes(&w, &rounded, c.k);
@@ -165,7 +165,7 @@ pub fn head_case() -> impl Strategy<Value = HeadCase> {
     let shape = prop_oneof![2 => type_and_width(512), 1 => (any_type(), Just(512usize))];
     let heads = prop::sample::select(vec![1usize, 2, 3, 5, 16, 64]);
     let precision = prop::sample::select(vec![Precision::Exact, Precision::Fast]);
-    (shape, small_m(), heads, outputs(), precision, any::<u64>()).prop_map(
+    (shape, any_m(), heads, outputs(), precision, any::<u64>()).prop_map(
         |((ty, k), m, heads, n, precision, seed)| {
             let n = n.min(600 / heads); // Enough to show, quick enough to run.
             HeadCase { ty, m, heads, n: n.max(1), k, precision, seed }
@@ -213,11 +213,15 @@ pub fn head_linear_is_the_reference_and_leaves_other_columns(
     close("y", &gather(&got, y_cols, y_heads), &want, |i| sum_slack(c.k, magnitude[i]))
 }
 
-/// Each type with each width it can have, for one token and for several: none is left to chance.
+/// Each type with each width it can have, for one token and for several, and with widths up to 256 for many: none is left
+/// to chance.
 pub fn every_type_and_width_is_computed(devices: &[Device]) {
     for ty in super::blocks::SUPPORTED {
         for k in widths(ty) {
-            for m in [1, 4] {
+            for m in [1, 4, 40] {
+                if m == 40 && k > 256 {
+                    continue;
+                }
                 let c = Case { ty, m, n: 5, k, edges: false, seed: (k + m) as u64 };
                 exact_is_the_reference(devices, c.clone()).unwrap_or_else(|e| panic!("exact {c:?}: {e}"));
                 fast_is_the_reference_on_rounded_activations(devices, c.clone())

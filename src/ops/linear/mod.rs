@@ -1,11 +1,12 @@
 //! Linear layers: `y = W x` with the weight in any supported block type.
 
+pub mod config;
 pub mod reference;
 
-use super::{expect, no_kernel};
-use crate::cpu;
+use super::expect;
 use crate::error::{Error, Result};
-use crate::tensor::{Device, Heads, Matrix, Precision, Tensor};
+use crate::tensor::{Device, Heads, Matrix, Precision, QuantizedTiles, Tensor};
+use crate::{cpu, cuda};
 
 /// `y[t][j] = sum_i W[j][i] x[t][i]`. `w` is `[1, n, k]`, `x` `[m, k]`, `y` `[m, n]`.
 ///
@@ -36,13 +37,41 @@ pub fn linear_many(ws: &[&Matrix], x: &Tensor, ys: &mut [&mut Tensor], precision
     }
     match x.device() {
         Device::Cpu(cpu) => cpu::linear::linear_many(cpu, ws, x, ys, precision),
-        Device::Cuda(gpu) => no_kernel("linear", gpu),
+        Device::Cuda(_) => cuda::linear::linear_many(ws, x, ys, precision),
     }
+}
+
+/// Rounds rows to int8 tiles, the input of [`linear_int8`]. `x` and `q` are `[m, k]`.
+///
+/// # Errors
+/// [`Error::Shape`] if they do not fit or `k` is no multiple of 32; those of a launch.
+pub fn quantize(x: &Tensor, q: &mut QuantizedTiles) -> Result<()> {
+    const OP: &str = "quantize";
+    if q.shape() != x.shape() || !x.cols().is_multiple_of(32) {
+        let expected = format!("q {:?}, columns a multiple of 32", x.shape());
+        return Err(Error::shape(OP, expected, format!("{:?}", q.shape())));
+    }
+    cuda::linear_int8::quantize(x, q)
+}
+
+/// [`linear`] with [`Precision::Fast`], of a matrix in tiles ([`Matrix::for_fast_linear`]) on activations that were rounded
+/// before, by [`quantize`]: once for all the matrices that take them.
+///
+/// # Errors
+/// [`Error::Shape`] if they do not fit, [`Error::Unsupported`] for a matrix that is not in tiles; those of a launch.
+pub fn linear_int8(w: &Matrix, x: &QuantizedTiles, y: &mut Tensor) -> Result<()> {
+    const OP: &str = "linear_int8";
+    let [m, k] = x.shape();
+    if w.slabs() != 1 || w.cols() != k {
+        return Err(Error::shape(OP, format!("a matrix [1, n, {k}]"), format!("{:?}", w.shape())));
+    }
+    expect(OP, "y", y, m, w.rows())?;
+    cuda::linear_int8::linear_int8(w, x, y)
 }
 
 /// One matrix per head: `y[t][head h] = W[h] x[t][head h]`. `w` is `[heads, n, k]`; the head parts of `x` are `k` wide,
 /// those of `y` are `n` wide; columns of `y` outside them keep their values. Absorbing `k_b` and applying `v_b` are such
-/// layers. [`Precision::Fast`] rounds the activations to bf16 here, not to int8 (rows of 192 and 512 are too short).
+/// layers. [`Precision::Fast`] rounds the activations to bf16 here, not to int8.
 ///
 /// # Errors
 /// [`Error::Shape`] if counts, widths or rows do not fit.
@@ -66,6 +95,6 @@ pub fn head_linear(
     }
     match x.device() {
         Device::Cpu(cpu) => cpu::linear::head_linear(cpu, w.cpu()?, x, x_heads, y, y_heads, precision),
-        Device::Cuda(gpu) => no_kernel("head_linear", gpu),
+        Device::Cuda(_) => cuda::linear::head_linear(w, x, x_heads, y, y_heads, precision),
     }
 }

@@ -1,6 +1,6 @@
 //! Linear layers, as specified, and the rounding of activations that [`Precision::Fast`](crate::tensor::Precision) means.
 //!
-//! Fast layers are these layers on rounded activations: int8 by [`round_int8`] with [`int8_block`], or [`round_bf16`] for
+//! Fast layers are these layers on rounded activations: int8 by [`round_int8`] in blocks of [`INT8_BLOCK`], or [`round_bf16`] for
 //! one matrix per head. Weights that are not quantized (F32, F16, BF16) take their activations as they are.
 
 use half::bf16;
@@ -60,16 +60,14 @@ pub fn head_linear<X: Copy + Into<f64>>(
     Ok(y)
 }
 
-/// Values that share one scale when a matrix takes `m` rows in one call (for an expert: the rows that chose it): 32 for a
-/// single row, 256 for more.
-pub fn int8_block(m: usize) -> usize {
-    if m == 1 { 32 } else { 256 }
-}
+/// Activations that share one scale. With 256 of them, on activations of which one in a hundred is 20 times the others, the
+/// error is 2.4 times as large.
+pub const INT8_BLOCK: usize = 32;
 
-/// Each row of `k` values rounded to int8 with one scale per block, and back. In f32 arithmetic: `d = max|x| / 127`,
-/// `q = x (1 / d)` rounded to the nearest integer, halves to even, and the result is `d q`. A block whose `d` is zero or
-/// subnormal is all zeros, one with an infinity or a NaN is all NaN. The last block of a row is shorter if `block` does
-/// not divide `k`.
+/// Each row of `k` values rounded to int8 with one scale per block, and back. In f32 arithmetic: `d = max|x| / 127` with 22
+/// significant bits, `q = x (1 / d)` rounded to the nearest integer, halves to even, and the result is `d q`. A block whose
+/// `d` is zero or subnormal is all zeros, one with a NaN or a value from 2^110 on is all NaN. The last block of a row is
+/// shorter if `block` does not divide `k`.
 ///
 /// # Errors
 /// [`Error::Shape`] if `x` is not whole rows of `k`, or for an empty block.
@@ -83,12 +81,12 @@ pub fn round_int8(x: &[f32], k: usize, block: usize) -> Result<Vec<f32>> {
         for b in row.chunks(block) {
             let mut amax = 0.0_f32;
             for v in b {
-                amax = if v.is_finite() { amax.max(v.abs()) } else { f32::NAN };
+                amax = if v.abs() < 2f32.powi(110) { amax.max(v.abs()) } else { f32::NAN };
                 if amax.is_nan() {
                     break;
                 }
             }
-            let d = amax / 127.0;
+            let d = bits22(amax / 127.0);
             let inverse = if d < f32::MIN_POSITIVE { 0.0 } else { 1.0 / d };
             for v in b {
                 out.push(if inverse == 0.0 { 0.0 } else { d * (v * inverse).round_ties_even() });
@@ -96,6 +94,15 @@ pub fn round_int8(x: &[f32], k: usize, block: usize) -> Result<Vec<f32>> {
         }
     }
     Ok(out)
+}
+
+/// A positive `x` with 22 significant bits, halves to even. Other numbers stay.
+pub(crate) fn bits22(x: f32) -> f32 {
+    if !x.is_normal() || x < 0.0 {
+        return x;
+    }
+    let step = 2f64.powi(f64::from(x).log2().floor() as i32 - 21);
+    ((f64::from(x) / step).round_ties_even() * step) as f32
 }
 
 /// Each value rounded to bf16 (nearest, halves to even) and back: what [`Precision::Fast`](crate::tensor::Precision)

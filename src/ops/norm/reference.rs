@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::error::{Error, Result};
+use crate::ops::linear::reference::bits22;
 use crate::ops::{expect_len, expect_rows};
 
 /// `y[i] = w[i] x[i] / sqrt(mean(x^2) + eps)`. `x` `[m, n]`, `w` `[n]` with `n = w.len()`; gives `[m, n]`.
@@ -64,7 +65,7 @@ pub fn add_rms_norm(x: &[f32], r: &[f32], w: &[f32], eps: f64) -> Result<(Vec<f6
 /// Int8 activations of values: one scale per `block` of them, one quant per value, the sum of each 16 quants.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Quantized {
-    /// `amax / 127`; zero if that is subnormal, NaN if a value of the block is not finite.
+    /// `amax / 127` with 22 significant bits; zero if that is subnormal, NaN if the block has a NaN or a value from 2^110 on.
     pub scales: Vec<f32>,
     /// `y (1 / scale)`, rounded to the nearest integer, halves to even; zeros where the scale is zero or NaN.
     pub qs: Vec<i8>,
@@ -86,9 +87,9 @@ pub fn quantize(y: &[f32], block: usize) -> Result<Quantized> {
         let mut finite = true;
         for v in values {
             amax = amax.max(v.abs());
-            finite &= v.is_finite();
+            finite &= v.abs() < 2f32.powi(110);
         }
-        let mut scale = amax / 127.0;
+        let mut scale = bits22(amax / 127.0);
         if scale < f32::MIN_POSITIVE {
             scale = 0.0;
         }

@@ -1,0 +1,111 @@
+// tile.cuh: weights in tiles of 16 rows and 256 columns (params.h), as operands of the integer matrix instruction.
+//
+// A value of these types is scale * q, or scale * q - m * dmin, with q an int8. Of each type, for 64 columns i of a tile:
+//
+//   kGroups                                 scales per 32 columns: 1, or 2 for 16 columns each
+//   kMins                                   whether there are minimums
+//   fragments(tile, i, lane, a)             registers of A for columns 64 i and on and for 32 further, as int8
+//   scales(tile, i, row, s)                 scales of a row, in the order of the columns
+//   mins(tile, row, t), dmin(tile, row)     minimums of blocks 2 t and 2 t + 1 as two bf16, and what they are multiplied by
+//
+// Tiles lie in shared memory. All numbers are exact: an f16 times an integer of 6 or 8 bits is an f32.
+#pragma once
+#include "q5k.cuh"
+#include "q6k.cuh"
+#include "q8_0.cuh"
+
+template <class Block> struct tile;
+
+// Register r of columns s * 32 and on from nibbles.
+INTRIN uint32_t tile_nibbles(uint32_t word, int s) { return word >> 4 * s & 0x0f0f0f0fu; }
+
+// Bytes 2 i and 2 i + 1, below 128, as two bf16.
+INTRIN uint32_t bytes_to_bf16x2(uint32_t bytes, int i) {
+    // 0x43xx is 128 + x: bf16 has 8 bits, so the difference is exact.
+    return sub_bf16x2(__byte_perm(bytes, 0x43434343u, i == 0 ? 0x4140 : 0x4342), 0x43004300u);
+}
+
+// What Q4_K and Q5_K share: 6-bit scales and minimums of 8 blocks.
+template <class Tile> struct tile_k4 {
+    using type = Tile;
+    static constexpr int kGroups = 1;
+    static constexpr bool kMins = true;
+
+    static INTRIN void scales(const Tile &w, int i, int row, float (&s)[2]) {
+        const tile_head_k4 &head = w.heads[row];
+        const float d = f16_to_f32(head.d);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) s[j] = __fmul_rn(d, static_cast<float>(scale_min_k4(head.scales, 2 * i + j).scale));
+    }
+    static INTRIN uint32_t mins(const Tile &w, int row, int t) {
+        const uint8_t *packed = w.heads[row].scales;
+        const uint32_t b = load_aligned<uint32_t, 4>(packed + 4), c = load_aligned<uint32_t, 4>(packed + 8);
+        const uint32_t four = t < 2 ? b & 0x3f3f3f3fu : (c >> 4 & 0x0f0f0f0fu) | (b >> 2 & 0x30303030u);
+        return bytes_to_bf16x2(four, t % 2);
+    }
+    static INTRIN float dmin(const Tile &w, int row) { return f16_to_f32(w.heads[row].dmin); }
+};
+
+template <> struct tile<block_q4_K> : tile_k4<tile_q4_K> {
+    static INTRIN void fragments(const tile_q4_K &w, int i, int lane, uint32_t (&a)[2][4]) {
+        const uint4 qs = *reinterpret_cast<const uint4 *>(w.qs[i][lane]);
+        const uint32_t words[4] = {qs.x, qs.y, qs.z, qs.w};
+#pragma unroll
+        for (int s = 0; s < 2; ++s)
+#pragma unroll
+            for (int r = 0; r < 4; ++r) a[s][r] = tile_nibbles(words[r], s);
+    }
+};
+
+template <> struct tile<block_q5_K> : tile_k4<tile_q5_K> {
+    static INTRIN void fragments(const tile_q5_K &w, int i, int lane, uint32_t (&a)[2][4]) {
+        const uint4 qs = *reinterpret_cast<const uint4 *>(w.qs[i][lane]);
+        const uint32_t words[4] = {qs.x, qs.y, qs.z, qs.w};
+        const uint32_t high = w.qh[i][lane];
+#pragma unroll
+        for (int s = 0; s < 2; ++s)
+#pragma unroll
+            for (int r = 0; r < 4; ++r) a[s][r] = tile_nibbles(words[r], s) | (high >> (4 * s + r) & 0x01010101u) << 4;
+    }
+};
+
+template <> struct tile<block_q6_K> {
+    using type = tile_q6_K;
+    static constexpr int kGroups = 2;
+    static constexpr bool kMins = false;
+
+    static INTRIN void fragments(const tile_q6_K &w, int i, int lane, uint32_t (&a)[2][4]) {
+        const uint4 qs = *reinterpret_cast<const uint4 *>(w.qs[i][lane]);
+        const uint2 qh = *reinterpret_cast<const uint2 *>(w.qh[i][lane]);
+        const uint32_t words[4] = {qs.x, qs.y, qs.z, qs.w}, high[2] = {qh.x, qh.y};
+#pragma unroll
+        for (int s = 0; s < 2; ++s)
+#pragma unroll
+            for (int r = 0; r < 4; ++r)
+                a[s][r] = minus4<32>(tile_nibbles(words[r], s) | (high[s] >> 2 * r & 0x03030303u) << 4);
+    }
+    static INTRIN void scales(const tile_q6_K &w, int i, int row, float (&s)[4]) {
+        const float d = f16_to_f32(w.d[row]);
+        const uint32_t four = *reinterpret_cast<const uint32_t *>(w.scales[row] + 4 * i);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) s[j] = __fmul_rn(d, quant_to_f32(four, j));
+    }
+};
+
+template <> struct tile<block_q8_0> {
+    using type = tile_q8_0;
+    static constexpr int kGroups = 1;
+    static constexpr bool kMins = false;
+
+    static INTRIN void fragments(const tile_q8_0 &w, int i, int lane, uint32_t (&a)[2][4]) {
+#pragma unroll
+        for (int s = 0; s < 2; ++s) {
+            const uint4 qs = *reinterpret_cast<const uint4 *>(w.qs[2 * i + s][lane]);
+            a[s][0] = qs.x, a[s][1] = qs.y, a[s][2] = qs.z, a[s][3] = qs.w;
+        }
+    }
+    static INTRIN void scales(const tile_q8_0 &w, int i, int row, float (&s)[2]) {
+        const uint32_t two = *reinterpret_cast<const uint32_t *>(w.d[row] + 2 * i);
+        s[0] = f16_to_f32(static_cast<uint16_t>(two)), s[1] = f16_to_f32(static_cast<uint16_t>(two >> 16));
+    }
+};

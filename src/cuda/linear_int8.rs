@@ -1,0 +1,92 @@
+//! Launches of repack, quantize and the integer linears. Shapes were checked by [`crate::ops`].
+
+use super::dequantize::holds;
+use super::{Buffer, Gpu};
+use crate::error::{Error, Result};
+use crate::ops::linear::config::Int8Config;
+use crate::quant::Weight;
+use crate::quant::tiles::{tile_bytes, tiles};
+use crate::sys::{linear_int8_params, quantize_params, repack_params, tile_act};
+use crate::tensor::{DeviceTiles, Matrix, QuantizedTiles, TILE_TOKENS, Tensor};
+use crate::{kernels, quant};
+
+/// A weight as tiles. Its blocks are on the device, too, until the work is done.
+pub(crate) fn repack(gpu: &Gpu, weight: &Weight) -> Result<DeviceTiles> {
+    let (ty, [slabs, n, k]) = (weight.ty(), weight.shape());
+    let bytes = tile_bytes(ty).ok_or_else(|| {
+        Error::unsupported(format!("{ty} as tiles"), format!("only {:?} have them", quant::tiles::TYPES))
+    })?;
+    let entry = kernels::repack::INSTANCES.iter().find(|i| i.ty == ty);
+    let entry =
+        entry.ok_or_else(|| Error::unsupported(format!("repack of {ty}"), "no kernel was built for it"))?;
+    let [row_tiles, k_tiles] = tiles(n, k);
+    let blocks = gpu.upload("weights", weight.bytes())?;
+    let mut out: Buffer<u8> = gpu.alloc("weights", slabs * row_tiles * k_tiles * bytes)?;
+    let params = repack_params {
+        src: blocks.as_ptr().cast(),
+        out: out.as_mut_ptr().cast(),
+        n: count("rows", n)?,
+        k: count("columns", k)?,
+    };
+    let grid =
+        [count("tiles", (row_tiles * k_tiles).div_ceil(entry.warps as usize))?, count("slabs", slabs)?, 1];
+    // SAFETY: the blocks are those of the stack, as `Weight` promises, and `out` has its tiles. Buffers are aligned to 256.
+    unsafe { gpu.launch(entry.entry, grid, &params) }?;
+    gpu.synchronize()?; // so that kernels need not wait for weights
+    Ok(DeviceTiles { ty, tiles: out })
+}
+
+/// `q = x`, rounded. `q` has the shape of `x`.
+pub(crate) fn quantize(x: &Tensor, q: &mut QuantizedTiles) -> Result<()> {
+    let [m, k] = x.shape();
+    let x = x.cuda()?;
+    let gpu = x.gpu().with(q.tiles())?.clone();
+    holds("quantize", q.tiles(), act_tiles(m, k) * size_of::<tile_act>())?;
+    let params = quantize_params {
+        x: x.as_ptr(),
+        out: q.tiles_mut().as_mut_ptr().cast(),
+        m: count("tokens", m)?,
+        k: count("columns", k)?,
+    };
+    let grid = [count("tiles", act_tiles(m, k))?, 1, 1];
+    // SAFETY: x has `m` rows of `k` values, as the caller checked, and `q` its tiles, as was checked here.
+    unsafe { gpu.launch(kernels::quantize::INSTANCES[0].entry, grid, &params) }
+}
+
+/// `y = W x`.
+pub(crate) fn linear_int8(w: &Matrix, x: &QuantizedTiles, y: &mut Tensor) -> Result<()> {
+    let ([_, n, k], [m, _]) = (w.shape(), x.shape());
+    let (w, y) = (w.tiles()?, y.cuda_mut()?);
+    let gpu = w.tiles.gpu().with(x.tiles())?.with(y)?.clone();
+    let [row_tiles, k_tiles] = tiles(n, k);
+    holds("linear", &w.tiles, row_tiles * k_tiles * tile_bytes(w.ty).unwrap_or(0))?;
+    holds("linear", x.tiles(), act_tiles(m, k) * size_of::<tile_act>())?;
+    holds("linear", y, m * n)?;
+    let config = Int8Config::pick(w.ty, [m, n, k], gpu.properties().sms)?;
+    let mut params = linear_int8_params {
+        w: w.tiles.as_ptr().cast(),
+        x: x.tiles().as_ptr().cast(),
+        y: y.as_mut_ptr(),
+        m: 0,
+        n: count("outputs", n)?,
+        k_tiles: count("tiles", k_tiles)?,
+    };
+    // A launch for every tile of tokens.
+    for first in (0..m).step_by(TILE_TOKENS) {
+        params.m = (m - first).min(TILE_TOKENS) as u32;
+        // SAFETY: w and x have the tiles that the params say and y has `m` rows of `n` values, as was checked.
+        unsafe { gpu.launch(config.entry, [config.grid, 1, 1], &params) }?;
+        params.x = params.x.wrapping_add(k_tiles);
+        params.y = params.y.wrapping_add(TILE_TOKENS * n);
+    }
+    Ok(())
+}
+
+fn act_tiles(m: usize, k: usize) -> usize {
+    m.div_ceil(TILE_TOKENS) * tiles(0, k)[1]
+}
+
+fn count(what: &str, n: usize) -> Result<u32> {
+    let too_many = |_| Error::unsupported(format!("{n} {what}"), "counts are 31 bits wide");
+    i32::try_from(n).map(|n| n as u32).map_err(too_many)
+}

@@ -1,0 +1,240 @@
+//! Linear layers on int8 activations: weights repacked into tiles, activations quantized, and their products. On GPUs only.
+
+use glm5::Error;
+use glm5::ops::dequantize::dequantize;
+use glm5::ops::linear::{linear, linear_int8, linear_many, quantize, reference};
+use glm5::quant::{GgmlType, Weight, tiles};
+use glm5::tensor::{Device, Matrix, Precision, QuantizedTiles, Tensor};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+use super::blocks::{Rng, random_blocks};
+use super::close::{close, equal, magnitudes, near_ideal, sum_slack};
+use super::inputs::*;
+
+macro_rules! linear_int8_properties {
+    ($devices:path, $cases:expr) => {
+        $crate::suites::properties! { linear_int8, $devices, $cases;
+        is_the_reference_on_rounded_activations(case), repacking_keeps_every_bit(stack_case),
+        tokens_do_not_depend_on_each_other(case);
+        is_near_the_ideal, waits_for_earlier_kernels, many_share_their_activations, refuses_what_does_not_fit }
+    };
+}
+pub(crate) use linear_int8_properties;
+
+#[derive(Debug, Clone)]
+pub struct Case {
+    ty: GgmlType,
+    m: usize,
+    n: usize,
+    k: usize,
+    /// Blocks with zero, negative, subnormal and largest scales among the others.
+    edges: bool,
+    seed: u64,
+}
+
+impl Case {
+    fn inputs(&self) -> (Weight, Vec<f32>) {
+        let blocks = self.n * (self.k / self.ty.block_elems());
+        let bytes = random_blocks(self.ty, blocks, self.edges, self.seed);
+        let w = Weight::new(self.ty, [1, self.n, self.k], bytes.into()).unwrap();
+        (w, activations(self.m, self.k, &mut Rng(!self.seed)))
+    }
+}
+
+/// A type with tiles, and columns: whole tiles, fewer tiles than warps and more, and what is left of one.
+fn type_and_cols() -> impl Strategy<Value = (GgmlType, usize)> {
+    let k_tiles = prop_oneof![3 => 1usize..5, 1 => prop::sample::select(vec![8usize, 9, 17, 24])];
+    (prop::sample::select(tiles::TYPES.to_vec()), k_tiles, 0usize..8).prop_map(|(ty, k_tiles, less)| {
+        let less = if ty == GgmlType::Q8_0 { 32 * less } else { 0 };
+        (ty, 256 * k_tiles - less)
+    })
+}
+
+pub fn case() -> impl Strategy<Value = Case> {
+    let n = prop_oneof![prop::sample::select(vec![1usize, 15, 16, 17, 33, 160]), 1usize..100];
+    (type_and_cols(), any_m(), n, any::<bool>(), any::<u64>()).prop_map(|((ty, k), m, n, edges, seed)| Case {
+        ty,
+        m,
+        n,
+        k,
+        edges,
+        seed,
+    })
+}
+
+fn tiled(d: &Device, w: &Weight) -> Matrix {
+    let matrix = Matrix::for_fast_linear(d, w.clone()).unwrap();
+    assert!(matrix.is_tiled());
+    matrix
+}
+
+fn run(d: &Device, w: &Weight, x: &[f32]) -> glm5::Result<Vec<f32>> {
+    let mut y = poisoned(d, x.len() / w.cols(), w.rows());
+    linear(&tiled(d, w), &tensor(d, w.cols(), x), &mut y, Precision::Fast)?;
+    Ok(host(&y))
+}
+
+/// Rounding of a sum of products with minimums apart from them: `sum |scale q x| + sum |minimum x|` instead of `sum |w x|`,
+/// and of the sums of blocks, which are two bf16, good to 2^-17.
+fn slack(w: &Weight, x: &[f32]) -> Vec<f64> {
+    let (ty, k) = (w.ty(), w.cols());
+    let whole = magnitudes(&values(w), x, k);
+    if !matches!(ty, GgmlType::Q4_K | GgmlType::Q5_K) {
+        return whole.iter().map(|sum| sum_slack(k, *sum)).collect();
+    }
+    // The minimums are the values of blocks whose quants are zeros.
+    let mut zeros = w.bytes().to_vec();
+    zeros.chunks_mut(ty.block_bytes()).for_each(|block| block[16..].fill(0));
+    let zeros = Weight::new(ty, w.shape(), zeros.into()).unwrap();
+    let mut out = Vec::new();
+    for (t, x) in x.chunks(k).enumerate() {
+        let sums: Vec<f64> =
+            x.chunks(32).map(|b| b.iter().map(|v| f64::from(*v)).sum::<f64>().abs()).collect();
+        for (j, mins) in values(&zeros).chunks(k).enumerate() {
+            let all: f64 = mins.iter().zip(x).map(|(m, x)| f64::from(m * x).abs()).sum();
+            let of_sums: f64 = mins.chunks(32).zip(&sums).map(|(m, sum)| f64::from(m[0]).abs() * sum).sum();
+            out.push(sum_slack(k, whole[t * w.rows() + j] + 2.0 * all) + of_sums * 2f64.powi(-17));
+        }
+    }
+    out
+}
+
+pub fn is_the_reference_on_rounded_activations(devices: &[Device], c: Case) -> TestCaseResult {
+    let (w, x) = c.inputs();
+    let got = on_each(devices, |d| run(d, &w, &x))?;
+    let rounded = reference::round_int8(&x, c.k, reference::INT8_BLOCK).unwrap();
+    let want = reference::linear(&values(&w), &rounded, c.n, c.k).unwrap();
+    let slack = slack(&w, &rounded);
+    close("y", &got, &want, |i| slack[i])
+}
+
+pub fn stack_case() -> impl Strategy<Value = (Case, usize)> {
+    (case(), 1usize..4)
+}
+
+pub fn repacking_keeps_every_bit(devices: &[Device], (c, slabs): (Case, usize)) -> TestCaseResult {
+    let blocks = slabs * c.n * (c.k / c.ty.block_elems());
+    let bytes = random_blocks(c.ty, blocks, c.edges, c.seed);
+    let w = Weight::new(c.ty, [slabs, c.n, c.k], bytes.into()).unwrap();
+    for d in devices {
+        let matrix = tiled(d, &w);
+        let there = matrix.tiles().unwrap();
+        let there = there.tiles.to_vec(0..there.tiles.len()).unwrap();
+        prop_assert!(there == tiles::pack(&w).unwrap(), "{}: not the tiles of the specification", d.name());
+        prop_assert!(tiles::unpack(c.ty, w.shape(), &there).unwrap() == w.bytes()[..]);
+    }
+    Ok(())
+}
+
+/// NaN in one token stays in that token; the others are what they are alone.
+pub fn tokens_do_not_depend_on_each_other(devices: &[Device], c: Case) -> TestCaseResult {
+    let (w, mut x) = c.inputs();
+    let clean = on_each(devices, |d| run(d, &w, &x))?;
+    let spoiled = Rng(c.seed).below(c.m);
+    x[spoiled * c.k + Rng(!c.seed).below(c.k)] = f32::NAN;
+    let got = on_each(devices, |d| run(d, &w, &x))?;
+    for t in 0..c.m {
+        let row = t * c.n..(t + 1) * c.n;
+        if t == spoiled {
+            prop_assert!(got[row].iter().all(|v| v.is_nan()), "NaN was lost");
+        } else {
+            equal("other tokens", &got[row.clone()], &clean[row])?;
+        }
+    }
+    Ok(())
+}
+
+/// Gaussian activations, and such of which one in a hundred is 20 times as large.
+pub fn is_near_the_ideal(devices: &[Device]) {
+    for ty in tiles::TYPES {
+        for outliers in [false, true] {
+            let (m, n, k) = (5, 64, 512);
+            let rng = &mut Rng(7);
+            let mut x = rng.normals(m * k);
+            if outliers {
+                x.iter_mut().filter(|_| rng.below(100) == 0).for_each(|v| *v *= 20.0);
+            }
+            let bytes = random_blocks(ty, n * k / ty.block_elems(), false, 3);
+            let w = Weight::new(ty, [1, n, k], bytes.into()).unwrap();
+            let rounded = reference::round_int8(&x, k, reference::INT8_BLOCK).unwrap();
+            let of = |x: &[f32]| reference::linear(&values(&w), x, n, k).unwrap();
+            let slack = slack(&w, &rounded);
+            for d in devices {
+                near_ideal("y", &run(d, &w, &x).unwrap(), &of(&rounded), &slack, &of(&x)).unwrap();
+            }
+        }
+    }
+}
+
+/// Activations that a kernel has just written: nothing of them may be read before it is sure to have ended.
+pub fn waits_for_earlier_kernels(devices: &[Device]) {
+    let (m, n, k) = (3, 40, 512);
+    let x = Rng(5).normals(m * k);
+    let bytes = random_blocks(GgmlType::Q4_K, n * k / 256, false, 3);
+    let w = Weight::new(GgmlType::Q4_K, [1, n, k], bytes.into()).unwrap();
+    for d in devices {
+        let (w, source) = (tiled(d, &w), matrix(d, &Weight::from_f32([1, m, k], &x).unwrap()));
+        let results = |computed: bool| {
+            let (mut x, mut q) = (tensor(d, k, &x), QuantizedTiles::new(d, m, k).unwrap());
+            let mut y = poisoned(d, m, n);
+            if computed {
+                dequantize(&source, 0, 0..m, &mut x).unwrap();
+            }
+            quantize(&x, &mut q).unwrap();
+            linear_int8(&w, &q, &mut y).unwrap();
+            host(&y)
+        };
+        assert_eq!(results(true), results(false), "{}", d.name());
+    }
+}
+
+/// Matrices in tiles and in blocks on one input, in one call.
+pub fn many_share_their_activations(devices: &[Device]) {
+    let (m, k) = (9, 512);
+    let x = activations(m, k, &mut Rng(11));
+    let types = [(GgmlType::Q4_K, 20), (GgmlType::Q3_K, 7), (GgmlType::Q6_K, 48), (GgmlType::F32, 3)];
+    for d in devices {
+        let weights = types.map(|(ty, n)| {
+            let bytes = random_blocks(ty, n * k / ty.block_elems(), false, n as u64);
+            Matrix::for_fast_linear(d, Weight::new(ty, [1, n, k], bytes.into()).unwrap()).unwrap()
+        });
+        assert_eq!(weights.each_ref().map(Matrix::is_tiled), [true, false, true, false]);
+        let x = tensor(d, k, &x);
+        let mut ys = types.map(|(_, n)| poisoned(d, m, n));
+        let mut outs: Vec<&mut Tensor> = ys.iter_mut().collect();
+        linear_many(&weights.each_ref(), &x, &mut outs, Precision::Fast).unwrap();
+        for (w, y) in weights.iter().zip(&ys) {
+            let mut alone = poisoned(d, m, w.rows());
+            linear(w, &x, &mut alone, Precision::Fast).unwrap();
+            equal("y", &host(y), &host(&alone)).unwrap();
+        }
+    }
+}
+
+pub fn refuses_what_does_not_fit(devices: &[Device]) {
+    let d = &devices[0];
+    let weight = |ty: GgmlType, n: usize, k: usize| {
+        Weight::new(ty, [1, n, k], random_blocks(ty, n * k / ty.block_elems(), false, 1).into()).unwrap()
+    };
+    let w = tiled(d, &weight(GgmlType::Q8_0, 6, 256));
+    let blocks = matrix(d, &weight(GgmlType::Q8_0, 6, 256));
+    let x = tensor(d, 256, &[1.0; 3 * 256]);
+    let mut q = QuantizedTiles::new(d, 3, 256).unwrap();
+    quantize(&x, &mut q).unwrap();
+    let (mut y, mut narrow, mut short) = (poisoned(d, 3, 6), poisoned(d, 3, 5), poisoned(d, 2, 6));
+    let wide = QuantizedTiles::new(d, 3, 512).unwrap();
+    let mut odd = QuantizedTiles::new(d, 3, 48).unwrap();
+    refused(vec![
+        ("y cols", linear_int8(&w, &q, &mut narrow)),
+        ("y rows", linear_int8(&w, &q, &mut short)),
+        ("x cols", linear_int8(&w, &wide, &mut y)),
+        ("q shape", quantize(&x, &mut QuantizedTiles::new(d, 2, 256).unwrap())),
+        ("columns", quantize(&tensor(d, 48, &[1.0; 3 * 48]), &mut odd)),
+    ]);
+    let unsupported = |result: glm5::Result<()>| assert!(matches!(result, Err(Error::Unsupported { .. })));
+    unsupported(linear_int8(&blocks, &q, &mut y));
+    unsupported(linear(&w, &x, &mut y, Precision::Exact));
+    unsupported(dequantize(&w, 0, 0..1, &mut tensor(d, 256, &[0.0; 256])));
+    assert!([y, narrow, short].iter().all(untouched), "a refused call wrote something");
+}
