@@ -9,13 +9,13 @@
 // Limits  few rows: 16 of 2048 inputs are 18 KB for a block of threads. More tokens: instructions; see linear_gemm.
 #include "common/int8.cuh"
 
-template <class Block, int kTokens, int kStages, int kWarps>
+template <class Block, int kTokens, int kStages, int kB, int kWarps>
 struct linear_decode_smem {
     typename tile<Block>::type ring[kWarps][kStages];
     float partial[kWarps][4][32];
 };
 
-template <class Block, int kTokens, int kStages, int kWarps>
+template <class Block, int kTokens, int kStages, int kB, int kWarps>
 __device__ __forceinline__ void linear_decode(const linear_int8_params &p) {
     static_assert(kTokens == 1 || kTokens == TILE_TOKENS, "one token, or a tile of them");
     using of = tile<Block>;
@@ -23,7 +23,7 @@ __device__ __forceinline__ void linear_decode(const linear_int8_params &p) {
     constexpr bool kOne = kTokens == 1;
     constexpr int kChunks = sizeof(type) / 16;
     static_assert(sizeof(type) % 16 == 0, "whole copies");
-    auto &shared = smem<linear_decode_smem<Block, kTokens, kStages, kWarps>>();
+    auto &shared = smem<linear_decode_smem<Block, kTokens, kStages, kB, kWarps>>();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int k_tiles = static_cast<int>(p.k_tiles);
     const int row_tiles = static_cast<int>((p.n + TILE_ROWS - 1) / TILE_ROWS);
@@ -66,19 +66,15 @@ __device__ __forceinline__ void linear_decode(const linear_int8_params &p) {
             copy();
             const type &w = shared.ring[warp][reading];
             reading = reading + 1 == kStages ? 0 : reading + 1;
-            if constexpr (of::kMins) {
-                uint32_t a[4];
-                min_fragment<Block>(w, lane, a);
-                const float dmin[2] = {of::dmin(w, tile_row(lane, 0)), of::dmin(w, tile_row(lane, 1))};
-                subtract_mins(acc, a, dmin, *reinterpret_cast<const uint2 *>(x.sums[lane]));
-            }
+            const typename of::row heads[2] = {of::load(w, tile_row(lane, 0)), of::load(w, tile_row(lane, 1))};
+            if constexpr (of::kMins) subtract_mins<Block>(acc, heads, lane, *reinterpret_cast<const uint2 *>(x.sums[lane]));
 #pragma unroll
             for (int c = 0; c < 4; ++c) {
                 uint32_t a[2][4];
                 of::fragments(w, c, lane, a);
                 float s[2][2 * of::kGroups];
 #pragma unroll
-                for (int h = 0; h < 2; ++h) of::scales(w, c, tile_row(lane, h), s[h]);
+                for (int h = 0; h < 2; ++h) of::scales(heads[h], c, s[h]);
                 const uint4 b = *reinterpret_cast<const uint4 *>(x.qs[c][lane]);
 #pragma unroll
                 for (int j = 0; j < 2; ++j) {

@@ -12,6 +12,7 @@ struct EntryInfo {
     params: &'static str,
     threads: u32,
     smem_bytes: u32,
+    blocks: u32,
     hot: bool,
     pdl: bool,
     unit: usize,
@@ -57,6 +58,11 @@ impl Entry {
     /// Bytes of dynamic shared memory per block.
     pub const fn smem_bytes(self) -> u32 {
         self.info().smem_bytes
+    }
+
+    /// Blocks that fit on an SM at a time, where the table asks for it; 0 elsewhere.
+    pub const fn blocks(self) -> u32 {
+        self.info().blocks
     }
 
     /// Whether it must do without spills and local memory.

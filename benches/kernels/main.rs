@@ -13,6 +13,7 @@ mod data;
 mod dequantize;
 mod embedding;
 mod linear;
+mod linear_int8;
 mod norm;
 mod report;
 mod roofs;
@@ -133,6 +134,7 @@ fn main() {
     embedding::benches(&bench, c);
     dequantize::benches(&bench, c);
     linear::benches(&bench, c);
+    linear_int8::benches(&bench, c);
     c.final_summary();
     if bench.measured && !bench.report.finish() {
         eprintln!("no row has `{}` in its name", bench.filter);

@@ -12,19 +12,17 @@ constexpr int32_t kShiftBits = 0x4b400000; // of 3 * 2^22
 // Rows of D that a lane has.
 INTRIN int tile_row(int lane, int h) { return lane / 4 + 8 * h; }
 
-// Operand of A for the minimums of 16 rows: twice the same, for the upper and the lower parts of the sums.
-template <class Block> INTRIN void min_fragment(const typename tile<Block>::type &w, int lane, uint32_t (&a)[4]) {
+// acc -= minimums of the lane's rows times the sums of the blocks, over 256 columns.
+template <class Block> INTRIN void subtract_mins(float (&acc)[4], const typename tile<Block>::row (&heads)[2], int lane, uint2 sums) {
+    // The same operand for the upper and the lower parts of the sums.
+    uint32_t a[4];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) a[h] = a[2 + h] = tile<Block>::mins(w, tile_row(lane, h), lane % 4);
-}
-
-// acc -= minimums times the sums of the blocks, over 256 columns.
-INTRIN void subtract_mins(float (&acc)[4], const uint32_t (&a)[4], const float (&dmin)[2], uint2 sums) {
+    for (int h = 0; h < 2; ++h) a[h] = a[2 + h] = tile<Block>::mins(heads[h], lane % 4);
     float d[4];
     const uint32_t b[2] = {sums.x, sums.y};
     mma_m16n8k16_bf16_zero(d, a, b);
 #pragma unroll
-    for (int r = 0; r < 4; ++r) acc[r] = __fmaf_rn(-dmin[r / 2], d[r], acc[r]);
+    for (int r = 0; r < 4; ++r) acc[r] = __fmaf_rn(-tile<Block>::dmin(heads[r / 2]), d[r], acc[r]);
 }
 
 // Sums of products of 32 columns: one for each scale of the weights.

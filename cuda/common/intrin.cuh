@@ -32,11 +32,17 @@
 // KERNEL_ENTRY(name, PARAMS, THREADS, function): the kernel `name`, which runs `function(const PARAMS &)` with THREADS
 // threads per block. On the host `emu_name(params, launch)`, see cuda/host/emu.h. The function comes last so that its
 // template arguments may contain commas.
+// KERNEL_ENTRY_BLOCKS: the same with registers for BLOCKS blocks on an SM.
 #ifdef __CUDACC__
 #define KERNEL_ENTRY(name, PARAMS, THREADS, ...)                                                                       \
     static_assert((THREADS) % 32 == 0 && (THREADS) <= 1024 && sizeof(PARAMS) <= 4096, "whole warps, small params");    \
     extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ PARAMS p) { __VA_ARGS__(p); }
+#define KERNEL_ENTRY_BLOCKS(name, PARAMS, THREADS, BLOCKS, ...)                                                        \
+    static_assert((THREADS) % 32 == 0 && (THREADS) <= 1024 && sizeof(PARAMS) <= 4096, "whole warps, small params");    \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                      \
+        name(const __grid_constant__ PARAMS p) { __VA_ARGS__(p); }
 #else
+#define KERNEL_ENTRY_BLOCKS(name, PARAMS, THREADS, BLOCKS, ...) KERNEL_ENTRY(name, PARAMS, THREADS, __VA_ARGS__)
 #define KERNEL_ENTRY(name, PARAMS, THREADS, ...)                                                                       \
     static_assert((THREADS) % 32 == 0 && (THREADS) <= 1024 && sizeof(PARAMS) <= 4096, "whole warps, small params");    \
     extern "C" int emu_##name(const void *params, const emu_launch *launch) {                                          \

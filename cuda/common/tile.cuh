@@ -5,8 +5,9 @@
 //   kGroups                                 scales per 32 columns: 1, or 2 for 16 columns each
 //   kMins                                   whether there are minimums
 //   fragments(tile, i, lane, a)             registers of A for columns 64 i and on and for 32 further, as int8
-//   scales(tile, i, row, s)                 scales of a row, in the order of the columns
-//   mins(tile, row, t), dmin(tile, row)     minimums of blocks 2 t and 2 t + 1 as two bf16, and what they are multiplied by
+//   row, load(tile, r)                      what a row has besides its quants, in registers
+//   scales(row, i, s)                       its scales for those columns, in their order
+//   mins(row, t), dmin(row)                 minimums of blocks 2 t and 2 t + 1 as two bf16, and what they are multiplied by
 //
 // Tiles lie in shared memory. All numbers are exact: an f16 times an integer of 6 or 8 bits is an f32.
 #pragma once
@@ -31,19 +32,19 @@ template <class Tile> struct tile_k4 {
     static constexpr int kGroups = 1;
     static constexpr bool kMins = true;
 
-    static INTRIN void scales(const Tile &w, int i, int row, float (&s)[2]) {
-        const tile_head_k4 &head = w.heads[row];
-        const float d = f16_to_f32(head.d);
+    using row = uint4; // a tile_head_k4
+    static INTRIN row load(const Tile &w, int r) { return *reinterpret_cast<const uint4 *>(&w.heads[r]); }
+    static INTRIN void scales(row head, int i, float (&s)[2]) {
+        const float d = f16_to_f32(static_cast<uint16_t>(head.x));
+        const uint32_t four = i < 2 ? head.y & 0x3f3f3f3fu : (head.w & 0x0f0f0f0fu) | (head.y >> 2 & 0x30303030u);
 #pragma unroll
-        for (int j = 0; j < 2; ++j) s[j] = __fmul_rn(d, static_cast<float>(scale_min_k4(head.scales, 2 * i + j).scale));
+        for (int j = 0; j < 2; ++j) s[j] = __fmul_rn(d, static_cast<float>(four >> (16 * (i % 2) + 8 * j) & 0xffu));
     }
-    static INTRIN uint32_t mins(const Tile &w, int row, int t) {
-        const uint8_t *packed = w.heads[row].scales;
-        const uint32_t b = load_aligned<uint32_t, 4>(packed + 4), c = load_aligned<uint32_t, 4>(packed + 8);
-        const uint32_t four = t < 2 ? b & 0x3f3f3f3fu : (c >> 4 & 0x0f0f0f0fu) | (b >> 2 & 0x30303030u);
+    static INTRIN uint32_t mins(row head, int t) {
+        const uint32_t four = t < 2 ? head.z & 0x3f3f3f3fu : (head.w >> 4 & 0x0f0f0f0fu) | (head.z >> 2 & 0x30303030u);
         return bytes_to_bf16x2(four, t % 2);
     }
-    static INTRIN float dmin(const Tile &w, int row) { return f16_to_f32(w.heads[row].dmin); }
+    static INTRIN float dmin(row head) { return f16_to_f32(static_cast<uint16_t>(head.x >> 16)); }
 };
 
 template <> struct tile<block_q4_K> : tile_k4<tile_q4_K> {
@@ -84,11 +85,17 @@ template <> struct tile<block_q6_K> {
             for (int r = 0; r < 4; ++r)
                 a[s][r] = minus4<32>(tile_nibbles(words[r], s) | (high[s] >> 2 * r & 0x03030303u) << 4);
     }
-    static INTRIN void scales(const tile_q6_K &w, int i, int row, float (&s)[4]) {
-        const float d = f16_to_f32(w.d[row]);
-        const uint32_t four = *reinterpret_cast<const uint32_t *>(w.scales[row] + 4 * i);
+    struct row {
+        uint4 scales;
+        float d;
+    };
+    static INTRIN row load(const tile_q6_K &w, int r) {
+        return {*reinterpret_cast<const uint4 *>(w.scales[r]), f16_to_f32(w.d[r])};
+    }
+    static INTRIN void scales(const row &head, int i, float (&s)[4]) {
+        const uint32_t four = i == 0 ? head.scales.x : i == 1 ? head.scales.y : i == 2 ? head.scales.z : head.scales.w;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) s[j] = __fmul_rn(d, quant_to_f32(four, j));
+        for (int j = 0; j < 4; ++j) s[j] = __fmul_rn(head.d, quant_to_f32(four, j));
     }
 };
 
@@ -104,8 +111,10 @@ template <> struct tile<block_q8_0> {
             a[s][0] = qs.x, a[s][1] = qs.y, a[s][2] = qs.z, a[s][3] = qs.w;
         }
     }
-    static INTRIN void scales(const tile_q8_0 &w, int i, int row, float (&s)[2]) {
-        const uint32_t two = *reinterpret_cast<const uint32_t *>(w.d[row] + 2 * i);
+    using row = uint4; // eight f16
+    static INTRIN row load(const tile_q8_0 &w, int r) { return *reinterpret_cast<const uint4 *>(w.d[r]); }
+    static INTRIN void scales(row head, int i, float (&s)[2]) {
+        const uint32_t two = i == 0 ? head.x : i == 1 ? head.y : i == 2 ? head.z : head.w;
         s[0] = f16_to_f32(static_cast<uint16_t>(two)), s[1] = f16_to_f32(static_cast<uint16_t>(two >> 16));
     }
 };

@@ -59,8 +59,11 @@ impl Unit<'_> {
                     entry.smem
                 );
             }
-            let (entry, threads) = (&entry.name, entry.threads);
-            _ = writeln!(text, "KERNEL_ENTRY({entry}, {params}, {threads}, {name}{args})");
+            let Entry { name: entry, threads, blocks, .. } = entry;
+            _ = match blocks {
+                0 => writeln!(text, "KERNEL_ENTRY({entry}, {params}, {threads}, {name}{args})"),
+                n => writeln!(text, "KERNEL_ENTRY_BLOCKS({entry}, {params}, {threads}, {n}, {name}{args})"),
+            };
         }
         text
     }
@@ -116,7 +119,7 @@ pub fn entries_rs(table: &Table) -> String {
     for (unit, Unit { family, entries, .. }) in units(table).iter().enumerate() {
         for entry in *entries {
             let (name, variant) = (&entry.name, camel(&entry.name));
-            let Entry { threads, smem, .. } = entry;
+            let Entry { threads, smem, blocks, .. } = entry;
             let Family { name: family, params, hot, pdl, .. } = family;
             _ = writeln!(
                 variants,
@@ -127,7 +130,7 @@ pub fn entries_rs(table: &Table) -> String {
             _ = writeln!(
                 rows,
                 "    EntryInfo {{ name: {name:?}, family: {family:?}, params: {params:?}, threads: {threads}, \
-                 smem_bytes: {smem}, hot: {hot}, pdl: {pdl}, unit: {unit} }},"
+                 smem_bytes: {smem}, blocks: {blocks}, hot: {hot}, pdl: {pdl}, unit: {unit} }},"
             );
         }
     }
@@ -261,7 +264,7 @@ mod tests {
     fn entries_know_their_unit() {
         let text = entries_rs(&Table::parse(TABLE).unwrap());
         let row = "EntryInfo { name: \"dequantize_f32_f16_w4\", family: \"dequantize\", params: \"dequantize_params\", \
-                   threads: 128, smem_bytes: 2048, hot: true, pdl: false, unit: 1 },";
+                   threads: 128, smem_bytes: 2048, blocks: 0, hot: true, pdl: false, unit: 1 },";
         assert!(text.contains(row), "{text}");
         assert!(text.contains(
             "Instance { ty: GgmlType::Q4_K, out: GgmlType::BF16, warps: 4, entry: \

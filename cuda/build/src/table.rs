@@ -15,6 +15,9 @@ pub const MAX_SMEM_SM120: u32 = 101_376;
 /// The same on sm_90 and sm_100.
 pub const MAX_SMEM_SM90: u32 = 232_448;
 
+/// Threads of an SM of sm_120.
+pub const MAX_THREADS_SM120: u32 = 1536;
+
 /// Entries that one run of nvcc compiles. Small enough that a family's units keep all cores busy, and large enough that
 /// nvcc's start and the headers (0.9 s a unit for three architectures) stay noise.
 const UNIT_ENTRIES: usize = 8;
@@ -62,6 +65,8 @@ pub struct Entry {
     pub threads: u32,
     /// Bytes of dynamic shared memory: `sizeof(<family>_smem<args>)`.
     pub smem: u32,
+    /// Blocks that must fit on an SM at a time, which bounds the registers; 0 if that was left to the compiler.
+    pub blocks: u32,
     /// Instructions that must be there ([`crate::inspect::matches()`]).
     pub expect: Vec<String>,
     /// Instructions that must not be there.
@@ -96,6 +101,8 @@ struct RawInstance {
     threads: Option<u32>,
     #[serde(default)]
     smem: u32,
+    #[serde(default)]
+    blocks: u32,
     #[serde(default)]
     expect: Vec<String>,
     #[serde(default)]
@@ -250,14 +257,29 @@ fn entry(family: &Family, row: &RawInstance, args: Vec<Value>) -> Result<Entry> 
     }
     let labels = named().map(|(name, value)| format!("_{}", value.label(name)));
     let name = labels.fold(family.name.clone(), |name, label| name + &label);
-    Ok(Entry { name, args, threads, smem: row.smem, expect: row.expect.clone(), forbid: row.forbid.clone() })
+    if row.blocks > 32 || row.blocks * threads > MAX_THREADS_SM120 {
+        return Err(format!(
+            "blocks = {} of {threads} threads: an SM holds {MAX_THREADS_SM120} threads",
+            row.blocks
+        ));
+    }
+    let RawInstance { smem, blocks, expect, forbid, .. } = row;
+    Ok(Entry {
+        name,
+        args,
+        threads,
+        smem: *smem,
+        blocks: *blocks,
+        expect: expect.clone(),
+        forbid: forbid.clone(),
+    })
 }
 
 fn parse_arg(arg: &str) -> Result<(String, Kind)> {
     let (name, kind) = arg.split_once(':').ok_or(format!("argument `{arg}`: `name: kind` is expected"))?;
     let name = name.trim();
     check_name(name)?;
-    if ["threads", "smem", "expect", "forbid", "entry"].contains(&name) {
+    if ["threads", "smem", "blocks", "expect", "forbid", "entry"].contains(&name) {
         return Err(format!("an argument cannot be called `{name}`"));
     }
     Ok((name.into(), Kind::parse(kind.trim())?))
@@ -340,6 +362,7 @@ mod tests {
             ("[f]\nargs = ['t: type']\ninstances = [{ t = 'Q9_K', threads = 32 }]", "no type"),
             ("[f]\nargs = ['t: scalar']\ninstances = [{ t = 'Q4_K', threads = 32 }]", "no scalar"),
             ("[f]\nargs = []\ninstances = [{ threads = 32, smem = 101377 }]", "at most 101376"),
+            ("[f]\nargs = []\ninstances = [{ threads = 512, blocks = 4 }]", "an SM holds 1536"),
             ("[f]\nargs = []\narchs = ['90z']\ninstances = [{ threads = 32 }]", "90z"),
             ("[F]\nargs = []\ninstances = [{ threads = 32 }]", "no lower-case identifier"),
             ("[f]\nargs = []\ninstances = [{ threads = 32 }, { threads = 64 }]", "two entries are called f"),

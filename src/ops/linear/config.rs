@@ -10,9 +10,6 @@ use crate::quant::GgmlType;
 /// at a time use the FMA units about half as well.
 const DOT_TOKENS: usize = 32;
 
-/// Blocks of threads of linear_decode that an SM holds.
-const DECODE_BLOCKS: u32 = 3;
-
 /// One matrix, or a stack of matrices of one shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinearProblem {
@@ -89,13 +86,16 @@ impl Int8Config {
     /// [`Error::Unsupported`] if there is no kernel for the type.
     pub fn pick(ty: GgmlType, [m, n, _]: [usize; 3], sms: u32) -> Result<Self> {
         let tokens = if m == 1 { 1 } else { 8 };
-        let instance = kernels::linear_decode::INSTANCES.iter().find(|i| i.ty == ty && i.tokens == tokens);
+        let v: usize = std::env::var("VARIANT").ok().and_then(|v| v.parse().ok()).unwrap_or(0);
+        let all: Vec<_> = kernels::linear_decode::INSTANCES.iter().filter(|i| i.ty == ty && i.tokens == tokens).collect();
+        let instance = all.get(v).copied().or(all.first().copied());
         let instance = instance.ok_or_else(|| {
             Error::unsupported(format!("integer linear of {ty}"), "no kernel was built for it")
         })?;
         // As many blocks of threads as an SM holds: each goes on to further rows, and copies ahead meanwhile.
         let row_tiles = u32::try_from(n.div_ceil(16)).unwrap_or(u32::MAX);
-        Ok(Int8Config { entry: instance.entry, grid: row_tiles.min(sms.max(1) * DECODE_BLOCKS) })
+        let resident = sms.max(1) * instance.entry.blocks().max(1);
+        Ok(Int8Config { entry: instance.entry, grid: row_tiles.min(resident) })
     }
 }
 
