@@ -128,6 +128,15 @@ INTRIN int f32_to_s8(float x) {
     return value;
 }
 
+// Byte k of four as a signed integer. ptxas makes one I2F.S8 of a byte of the register out of this pair; given a shift and
+// a cast it shifts and masks too, for sm_90.
+INTRIN float s8_to_f32(uint32_t bytes, int k) {
+    float x;
+    PTX_OR_TWIN(asm("{.reg .s32 byte; bfe.s32 byte, %1, %2, 8; cvt.rn.f32.s32 %0, byte;}" : "=f"(x) : "r"(bytes), "r"(8 * k)),
+                x = static_cast<float>(static_cast<int8_t>(bytes >> 8 * k)));
+    return x;
+}
+
 // Approximate functions: one instruction, relative error about 2^-22; subnormal arguments and results are zero.
 #ifndef __CUDACC__
 inline float flush(float x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0.f, x) : x; }
