@@ -330,6 +330,13 @@ INTRIN void bar_arrive(unsigned id, unsigned threads AND_SITE) {
                 emu::barrier(id, threads, emu::Arrival::Arrive, false, "bar.arrive", site));
 }
 
+// The same value, computed at this place: compilers sink it to its first use otherwise, from a time in which a kernel waits for
+// memory to a time in which all wait for the value.
+INTRIN float computed_here(float x) {
+    PTX_OR_TWIN(asm volatile("mov.f32 %0, %0;" : "+f"(x) : : "memory"), (void)0);
+    return x;
+}
+
 // Programmatic dependent launch: wait for the kernels before this one to finish (and read nothing of theirs earlier);
 // let the next kernel start. In the emulator kernels run one after the other.
 INTRIN void griddep_wait() { PTX_OR_TWIN(asm volatile("griddepcontrol.wait;" : : : "memory"), (void)0); }
