@@ -128,6 +128,15 @@ INTRIN int f32_to_s8(float x) {
     return value;
 }
 
+// Byte k of four as a signed integer. ptxas makes one I2F.S8 of a byte of the register out of this pair; given a shift and
+// a cast it shifts and masks too, for sm_90.
+INTRIN float s8_to_f32(uint32_t bytes, int k) {
+    float x;
+    PTX_OR_TWIN(asm("{.reg .s32 byte; bfe.s32 byte, %1, %2, 8; cvt.rn.f32.s32 %0, byte;}" : "=f"(x) : "r"(bytes), "r"(8 * k)),
+                x = static_cast<float>(static_cast<int8_t>(bytes >> 8 * k)));
+    return x;
+}
+
 // Approximate functions: one instruction, relative error about 2^-22; subnormal arguments and results are zero.
 #ifndef __CUDACC__
 inline float flush(float x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0.f, x) : x; }
@@ -319,6 +328,13 @@ INTRIN void bar_sync(unsigned id, unsigned threads AND_SITE) {
 INTRIN void bar_arrive(unsigned id, unsigned threads AND_SITE) {
     PTX_OR_TWIN(asm volatile("bar.arrive %0, %1;" : : "r"(id), "r"(threads) : "memory"),
                 emu::barrier(id, threads, emu::Arrival::Arrive, false, "bar.arrive", site));
+}
+
+// The same value, computed at this place: compilers sink it to its first use otherwise, from a time in which a kernel waits for
+// memory to a time in which all wait for the value.
+INTRIN float computed_here(float x) {
+    PTX_OR_TWIN(asm volatile("mov.f32 %0, %0;" : "+f"(x) : : "memory"), (void)0);
+    return x;
 }
 
 // Programmatic dependent launch: wait for the kernels before this one to finish (and read nothing of theirs earlier);
