@@ -7,6 +7,7 @@ use glm5::tensor::{Float, Matrix, Tensor};
 use half::{bf16, f16};
 
 use crate::blocks::{SUPPORTED, random_blocks};
+use crate::data::{DISTINCT, expected, repeated, results};
 use crate::{Bench, Row};
 
 /// Columns: the hidden size.
@@ -26,10 +27,12 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
 }
 
 fn case<T: Float + Into<f32>>(bench: &Bench, c: &mut Criterion, ty: GgmlType, rows: usize) {
-    // A few rows of random blocks, over and over.
-    let some = random_blocks(ty, 64.min(rows) * COLS / ty.block_elems(), false, 1);
-    let bytes: Vec<u8> =
-        some.iter().copied().cycle().take(rows * COLS / ty.block_elems() * ty.block_bytes()).collect();
+    let name = format!("{ty} to {} [{rows}, {COLS}]", T::TYPE);
+    if !bench.wants("dequantize", &name) {
+        return;
+    }
+    let few = random_blocks(ty, DISTINCT.min(rows) * COLS / ty.block_elems(), false, 1);
+    let bytes = repeated(&few, rows * COLS / ty.block_elems() * ty.block_bytes());
     let moved = bytes.len() + rows * COLS * size_of::<T>();
     let sets = bench.sets(moved);
     let weight = Weight::new(ty, [1, rows, COLS], bytes.into()).unwrap();
@@ -38,12 +41,11 @@ fn case<T: Float + Into<f32>>(bench: &Bench, c: &mut Criterion, ty: GgmlType, ro
         (0..sets).map(|_| Tensor::zeros(&bench.device, rows, COLS).unwrap()).collect();
 
     dequantize(&ws[0], 0, 0..rows, &mut outs[0]).unwrap();
-    let got = outs[0].to_vec().unwrap();
-    let want = reference::dequantize_f32(ty, weight.rows_bytes(0, 0..64.min(rows))).unwrap();
-    let want = want.iter().cycle().map(|v| T::from_f32(*v).into().to_bits());
-    assert!(got.into_iter().map(|v| v.into().to_bits()).eq(want.take(rows * COLS)), "{ty} to {}", T::TYPE);
+    let got = results(outs[0].cuda().unwrap(), rows);
+    let want = reference::dequantize_f32(ty, &few).unwrap();
+    let want: Vec<T> = expected(&want, rows, COLS).into_iter().map(T::from_f32).collect();
+    assert!(bytemuck::cast_slice::<_, u8>(&got) == bytemuck::cast_slice::<_, u8>(&want), "{name}");
 
     let mut launch = |i: usize| dequantize(&ws[i], 0, 0..rows, &mut outs[i]);
-    let name = format!("{ty} to {} [{rows}, {COLS}]", T::TYPE);
     bench.row(c, "dequantize", Row { name, bytes: moved, sets, launch: &mut launch });
 }

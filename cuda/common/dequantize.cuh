@@ -33,13 +33,20 @@ INTRIN void dequantize_tile(dequantize_stage<Block, kTile> &stage, const void *s
     constexpr int kOnce = 16 / sizeof(Out); // values of one store
     static_assert(kTile % (kThreads * kOnce) == 0, "the same number of stores for each thread");
 
-    // Whole vectors around the tile. Nothing is read behind the end of the array; what lies before `first` belongs to it.
+    // The vectors around the tile; what lies before `first` belongs to the array. Nothing is read behind its end: a last
+    // vector that reaches beyond comes byte by byte, as far as it exists.
     const int shift = static_cast<int>(first % 16);
-    const int bytes = n / decode<Block>::kElems * static_cast<int>(sizeof(Block));
+    const int end = shift + n / decode<Block>::kElems * static_cast<int>(sizeof(Block));
     const unsigned char *from = static_cast<const unsigned char *>(src) + (first - shift);
-    const uint64_t left = src_bytes - (first - shift);
-    for (int at = static_cast<int>(threadIdx.x) * 16; at < shift + bytes; at += kThreads * 16)
-        cp_async_zfill<16>(stage.bytes + at, from + at, static_cast<unsigned>(min(left - at, uint64_t{16})));
+    const uint64_t in_array = (src_bytes - (first - shift)) / 16 * 16;
+    const int whole = static_cast<int>(min(in_array, static_cast<uint64_t>((end + 15) / 16 * 16)));
+    constexpr int kCopies = (sizeof(stage.bytes) + kThreads * 16 - 1) / (kThreads * 16); // 1 for most types
+#pragma unroll
+    for (int u = 0; u < kCopies; ++u) {
+        const int at = (u * kThreads + static_cast<int>(threadIdx.x)) * 16;
+        if (at < whole) cp_async<16>(stage.bytes + at, from + at);
+    }
+    if (const int at = whole + static_cast<int>(threadIdx.x); at < end) stage.bytes[at] = from[at];
     cp_async_wait_all();
     __syncthreads();
 

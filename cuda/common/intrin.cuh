@@ -322,8 +322,8 @@ INTRIN void bar_arrive(unsigned id, unsigned threads AND_SITE) {
 }
 
 // Programmatic dependent launch: wait for the kernels before this one to finish (and read nothing of theirs earlier);
-// let the next kernel start. In the emulator kernels run one after the other.
-INTRIN void griddep_wait() { PTX_OR_TWIN(asm volatile("griddepcontrol.wait;" : : : "memory"), (void)0); }
+// let the next kernel start. In the emulator kernels run one after the other, and what comes too early is reported.
+INTRIN void griddep_wait() { PTX_OR_TWIN(asm volatile("griddepcontrol.wait;" : : : "memory"), emu::griddep_wait()); }
 INTRIN void griddep_launch_dependents() {
     PTX_OR_TWIN(asm volatile("griddepcontrol.launch_dependents;" : : : "memory"), (void)0);
 }

@@ -1,12 +1,28 @@
-//! Compiles the emulator and every kernel for the host, and writes the table of entry points. Needs g++ or clang++.
+//! Compiles the emulator, every kernel and the tests in C++ for the host, and writes the table of entry points. Needs g++
+//! or clang++.
 
 use std::env;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use glm5_kernels::generate::units;
+use glm5_kernels::generate::{emulated, write_files};
+use glm5_kernels::host::{Options, Source, objects};
 use glm5_kernels::{Result, Table};
+
+/// The hooks before memory accesses, which the emulator answers: it finds races in shared memory and misaligned accesses.
+/// The sanitizer's own runtime is not linked. A `.cu` file is C++ here.
+const KERNELS: &[&str] = &["-fsanitize=thread", "-x", "c++"];
+
+/// For a test that compares the Rust side of `emu.h`.
+const LAYOUT: &str = "\
+#include <cstddef>
+#include \"host/emu.h\"
+extern \"C\" const uint64_t EMU_LAYOUT[6] = {
+    sizeof(emu_launch), offsetof(emu_launch, seed), offsetof(emu_launch, buffers), offsetof(emu_launch, report_bytes),
+    sizeof(emu_buffer), offsetof(emu_buffer, writable),
+};
+";
 
 fn main() {
     if let Err(message) = run() {
@@ -15,76 +31,72 @@ fn main() {
 }
 
 fn run() -> Result<()> {
-    let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").map_err(|e| e.to_string())?);
-    let out = PathBuf::from(env::var("OUT_DIR").map_err(|e| e.to_string())?);
+    let here = PathBuf::from(var("CARGO_MANIFEST_DIR")?);
+    let out = PathBuf::from(var("OUT_DIR")?);
     let cuda = here.parent().ok_or("no folder above the manifest")?;
-    for what in ["common", "include", "instances.toml"] {
-        println!("cargo::rerun-if-changed={}", cuda.join(what).display());
-    }
-    let table = Table::load(cuda)?;
-    let mut sources = sources(&here, "cpp")?;
-    for header in self::sources(&here, "hpp")?.into_iter().chain(self::sources(&here, "h")?) {
-        println!("cargo::rerun-if-changed={}", header.display());
-    }
-    sources.iter().for_each(|source| println!("cargo::rerun-if-changed={}", source.display()));
-    compiler(cuda, &here).files(&sources).try_compile("glm5_emu").map_err(|e| e.to_string())?;
+    println!("cargo::rerun-if-changed={}", cuda.display()); // all that lies in it
+    println!("cargo::rerun-if-env-changed=GLM5_KERNEL_CACHE");
 
-    sources.clear();
-    for unit in units(&table) {
-        println!("cargo::rerun-if-changed={}", cuda.join(&unit.family.source).display());
-        let path = out.join(format!("{}.cpp", unit.name));
-        write(&path, &unit.source())?;
-        sources.push(path);
-    }
-    // The hooks before memory accesses, which the emulator answers: it finds races in shared memory and misaligned
-    // accesses. The sanitizer's own runtime is not linked.
-    let mut kernels = compiler(cuda, &here);
-    kernels.flag("-fsanitize=thread").files(&sources);
-    kernels.try_compile("glm5_emu_kernels").map_err(|e| e.to_string())?;
-    let layout = out.join("layout.cpp");
-    write(&layout, LAYOUT)?;
-    compiler(cuda, &here).file(&layout).try_compile("glm5_emu_layout").map_err(|e| e.to_string())?;
+    let tool = compiler(cuda)?;
+    let options = Options {
+        cuda: cuda.to_owned(),
+        cache: env::var_os("GLM5_KERNEL_CACHE").map_or(out.join("cache"), PathBuf::from).join("host"),
+        jobs: var("NUM_JOBS")?.parse().unwrap_or(1),
+        compiler: || tool.to_command(),
+    };
+    let table = Table::load(cuda)?;
+    let mut library = sources(&here, "cpp", &[])?;
+    let mut files = write_files(&out, &emulated(&table))?;
+    let entries = files.pop().ok_or("no table of entries")?;
+    library.extend(files.into_iter().map(|path| Source { path, flags: KERNELS }));
+    let layout = write_files(&out, &[("layout.cpp".into(), LAYOUT.into())])?;
+    library.extend(layout.into_iter().map(|path| Source { path, flags: &[] }));
+    let library = objects(&library, &options)?;
+    let mut archive = cc::Build::new();
+    archive.cpp(true).objects(&library).try_compile("glm5_emu").map_err(|e| e.to_string())?;
     if env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux") {
         println!("cargo::rustc-link-lib=dl"); // dladdr; in libc itself on newer systems
     }
-    write(&out.join("functions.rs"), &functions_rs(&table))
-}
+    write_files(&out, &[("functions.rs".into(), functions_rs(&table))])?;
 
-/// For a test that compares the Rust side of `emu.h`.
-const LAYOUT: &str = "\
-#include <cstddef>
-#include \"emu.h\"
-extern \"C\" const uint64_t EMU_LAYOUT[6] = {
-    sizeof(emu_launch), offsetof(emu_launch, seed), offsetof(emu_launch, buffers), offsetof(emu_launch, report_bytes),
-    sizeof(emu_buffer), offsetof(emu_buffer, writable),
-};
-";
+    // The tests in C++, a program that a test of this crate runs.
+    let folder = here.join("tests");
+    let mut tests = sources(&folder, "cpp", &[])?;
+    tests.retain(|test| !test.path.ends_with("twins_gpu.cpp")); // a program of its own, for machines with a GPU
+    tests.extend(sources(&folder, "cu", KERNELS)?);
+    tests.push(Source { path: entries, flags: &[] });
+    let program = out.join("emu-tests");
+    let mut link = tool.to_command();
+    link.args(objects(&tests, &options)?).args(&library).arg("-ldl").arg("-o").arg(&program);
+    let output = link.output().map_err(|e| e.to_string())?;
+    if !output.status.success() {
+        return Err(format!("{link:?}\n{}", String::from_utf8_lossy(&output.stderr)));
+    }
+    println!("cargo::rustc-env=EMU_TESTS={}", program.display());
+    Ok(())
+}
 
 /// Optimized in every profile, for kernels run thousands of times; `-g1` so that reports and debuggers know lines.
-fn compiler(cuda: &Path, host: &Path) -> cc::Build {
+fn compiler(cuda: &Path) -> Result<cc::Tool> {
     let mut build = cc::Build::new();
-    build
-        .cpp(true)
-        .std("c++17")
-        .opt_level(2)
-        .debug(false)
-        .flag("-g1")
-        .include(cuda)
-        .include(cuda.join("include"));
-    // Kernels are full of loops that a host compiler does not know how to unroll.
-    build.include(host).flag_if_supported("-Wno-unknown-pragmas");
+    build.cpp(true).std("c++17").opt_level(2).debug(false).flag("-g1");
+    build.include(cuda).include(cuda.join("include"));
     build.flag("-ffp-contract=off"); // a * b + c is two roundings on every host
-    build
+    // Kernels are full of loops that a host compiler does not know how to unroll.
+    build.flag_if_supported("-Wno-unknown-pragmas");
+    // Objects are kept under their contents, so they must not tell where the project lay.
+    build.flag_if_supported(format!("-ffile-prefix-map={}=cuda", cuda.display()));
+    build.try_get_compiler().map_err(|e| e.to_string())
 }
 
-fn sources(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+fn sources(dir: &Path, extension: &str, flags: &'static [&'static str]) -> Result<Vec<Source>> {
     let files = fs::read_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     let mut paths: Vec<_> = files
         .filter_map(|file| Some(file.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|e| e == extension))
         .collect();
     paths.sort();
-    Ok(paths)
+    Ok(paths.into_iter().map(|path| Source { path, flags }).collect())
 }
 
 /// `functions.rs`: the entry points in the order of `Entry::ALL`.
@@ -104,10 +116,6 @@ fn functions_rs(table: &Table) -> String {
     )
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
-    // Unchanged files keep their time, so that nothing is compiled for them.
-    if fs::read_to_string(path).is_ok_and(|there| there == text) {
-        return Ok(());
-    }
-    fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+fn var(name: &str) -> Result<String> {
+    env::var(name).map_err(|e| format!("{name}: {e}"))
 }

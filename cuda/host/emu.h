@@ -13,7 +13,8 @@ enum emu_status {
     EMU_BAD_ADDRESS = 4, /* misaligned; outside shared memory or a buffer; a write to a read-only buffer */
     EMU_MBARRIER = 5,    /* an mbarrier used before init, arrived at too often, with impossible bytes */
     EMU_RACE = 6,        /* two accesses to shared memory that no barrier orders (instrumented kernels only) */
-    EMU_TRAP = 7         /* the kernel executed __trap(), or its local variables nearly fill the stack */
+    EMU_TRAP = 7,        /* the kernel executed __trap(), or its local variables nearly fill the stack */
+    EMU_TOO_EARLY = 8    /* griddep_wait() came after an access that it must precede, or not at all */
 };
 
 /* A buffer that the kernel may touch. Around it the caller owns `guard_bytes` on each side, which nobody may touch. */
@@ -22,6 +23,7 @@ typedef struct emu_buffer {
     uint64_t bytes;
     uint64_t guard_bytes;
     uint32_t writable; /* 0: the kernel only reads it */
+    uint32_t written;  /* in: an earlier launch wrote to it; out: or this one did (instrumented kernels) */
 } emu_buffer;
 
 typedef struct emu_launch {
@@ -29,9 +31,11 @@ typedef struct emu_launch {
     uint32_t block[3];         /* threads; the product must be the THREADS of the entry */
     uint32_t shared_bytes;     /* dynamic shared memory, at most 232448 */
     uint32_t params_bytes;     /* sizeof the params struct as the caller knows it, checked against the kernel's */
+    uint32_t pdl;              /* 1: earlier launches may still run until griddep_wait(): before it nothing may be written, */
+                               /* and nothing read that one of them wrote (instrumented kernels) */
     uint32_t resident_blocks;  /* blocks that run interleaved; 0: drawn from the seed, 1 to 4 */
     uint64_t seed;             /* orders threads, blocks and completion of asynchronous copies */
-    const emu_buffer *buffers; /* what params point to; may be null. Instrumented kernels: every access is checked; */
+    emu_buffer *buffers;       /* what params point to; may be null. Instrumented kernels: every access is checked; */
     uint64_t n_buffers;        /* others: changed guard zones are reported after the launch. At most 64 */
     char *report;              /* receives a NUL-terminated text; may be null */
     uint64_t report_bytes;     /* size of `report` */

@@ -76,6 +76,7 @@ struct Thread {
     State state = State::Ready;
     bool idle = false;    // last stopped in a poll that brought nothing
     bool neutral = false; // last stopped for no reason of its own
+    bool waited = false;  // for the kernels before this one
     // While waiting: for what, and where in the source.
     const char *what = "";
     Site site{};
@@ -153,8 +154,9 @@ struct Grid {
     Fiber scheduler;
     void (*body)(const void *params) = nullptr;
     const void *params = nullptr;
-    const emu_buffer *buffers = nullptr;
+    emu_buffer *buffers = nullptr;
     std::uint32_t n_buffers = 0;
+    bool pdl = false; // kernels before this one count as running until a thread has waited for them
     unsigned candidates = 1;       // ready threads compared by priority at each pick
     unsigned in_flight = 0;        // in all resident blocks
     std::uint64_t idle_slices = 0; // since something last went forward
@@ -178,6 +180,9 @@ enum class Yield { Idle, Neutral };
 void yield(Yield kind);
 
 void make_ready(Thread &thread);
+
+// Programmatic dependent launch: from here on the thread may touch what kernels before this one write.
+inline void griddep_wait() { self().waited = true; }
 
 // Ends the launch with a report that names kernel, block and thread. Only from a thread; does not return.
 [[noreturn]] void fail(emu_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));

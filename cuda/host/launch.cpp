@@ -81,6 +81,7 @@ void run(Grid &grid, const Kernel &kernel, const emu_launch &launch) {
         }
         grid.resident.push_back(&block);
     }
+    grid.pdl = launch.pdl != 0;
     grid.buffers = launch.buffers;
     grid.n_buffers = static_cast<std::uint32_t>(launch.n_buffers);
     const std::vector<unsigned char> guards = save_guards(grid);

@@ -58,12 +58,17 @@ void compare_guards(const Grid &grid, const std::vector<unsigned char> &saved) {
 }
 
 void check_buffers(const void *p, std::size_t bytes, bool write, const char *what, std::uintptr_t pc) {
-    const Grid &grid = *t_grid;
+    Grid &grid = *t_grid;
     const auto address = reinterpret_cast<std::uintptr_t>(p);
     const emu_buffer *beside = nullptr;
     for (std::uint32_t i = 0; i < grid.n_buffers; ++i) {
-        const emu_buffer &b = grid.buffers[i];
+        emu_buffer &b = grid.buffers[i];
         if (address >= begin(b) && address + bytes <= begin(b) + b.bytes) {
+            if (grid.pdl && !self().waited && (write || b.written))
+                fail(EMU_TOO_EARLY, "%s %zu bytes at offset %llu of buffer %u before griddep_wait()%s%s", what, bytes,
+                     static_cast<unsigned long long>(address - begin(b)), i,
+                     write ? "" : ", and an earlier launch wrote to it", place_in_code(pc).c_str());
+            if (write) b.written = 1;
             if (write && !b.writable)
                 fail(EMU_BAD_ADDRESS, "%s %zu bytes at offset %llu of buffer %u, which is read-only%s", what, bytes,
                      static_cast<unsigned long long>(address - begin(b)), i, place_in_code(pc).c_str());

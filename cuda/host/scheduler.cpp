@@ -27,6 +27,8 @@ void thread_entry() {
     fiber_entered(grid.scheduler);
     grid.body(grid.params);
     Thread &thread = self();
+    // The launch that follows waits for this one alone, so this one must have waited for those before.
+    if (grid.pdl && !thread.waited) fail(EMU_TOO_EARLY, "returned without griddep_wait()");
     // A warp collective that waits for this lane would wait for ever.
     for (const WarpOp &op : thread.block->warps[thread.linear / kWarpSize].open) {
         if (op.mask >> thread.linear % kWarpSize & 1)
@@ -68,6 +70,7 @@ void start_block(Grid &grid, Block &block, unsigned linear) {
         if (!by_warp || thread.linear % kWarpSize == 0) priority = grid.rng.next();
         thread.priority = priority;
         thread.copies.assign(1, {});
+        thread.waited = false;
         thread.polled = nullptr;
         fiber_prepare(thread.fiber, thread_entry);
         make_ready(thread);

@@ -4,6 +4,8 @@
 //! rounding of its sum, `4 eps sqrt(K) sum |w x|` for `K` terms. That is above what any order of summation gives and far
 //! below what a wrong factor, index or sign gives.
 
+#![allow(dead_code)] // Each test crate, and the bench of kernels, uses a part.
+
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -72,6 +74,34 @@ pub fn relative(what: &str, got: &[f32], want: &[f64], bound: f64) -> Result<(),
     Ok(())
 }
 
+/// Results on rounded activations against the `ideal`, which is exact arithmetic on the activations as they are. The error
+/// in L2 over all outputs is at most 1.1 times that of `rounded`, exact arithmetic on the same rounded activations, plus
+/// the tight bound of [`close`] with the slack `off`. So no number is assumed for what rounding costs: where products
+/// cancel in a few outputs, that may be several percent.
+pub fn near_ideal(
+    what: &str,
+    got: &[f32],
+    rounded: &[f64],
+    off: &[f64],
+    ideal: &[f64],
+) -> Result<(), TestCaseError> {
+    prop_assert_eq!((got.len(), rounded.len()), (ideal.len(), ideal.len()), "{}: number of values", what);
+    let length = |v: &dyn Fn(usize) -> f64| (0..ideal.len()).map(|i| v(i).powi(2)).sum::<f64>().sqrt();
+    for (i, got) in got.iter().enumerate() {
+        written(what, i, *got)?;
+    }
+    let error = length(&|i| f64::from(got[i]) - ideal[i]);
+    let least = length(&|i| rounded[i] - ideal[i]);
+    let bound = 1.1 * least + length(&|i| ULPS * ulp(rounded[i]) + off[i]);
+    if error.is_nan() || error > bound {
+        let of = length(&|i| ideal[i]);
+        return fail(format!(
+            "{what}: off by {error:e} of {of:e}, bound {bound:e}, rounding alone {least:e}"
+        ));
+    }
+    Ok(())
+}
+
 fn written(what: &str, i: usize, got: f32) -> Result<(), TestCaseError> {
     if got.to_bits() == POISON.to_bits() {
         return fail(format!("{what}[{i}] was not written"));
@@ -87,6 +117,31 @@ fn fail(message: String) -> Result<(), TestCaseError> {
 /// small for normal f32 numbers.
 pub fn sum_slack(k: usize, magnitude: f64) -> f64 {
     4.0 * EPS * (k as f64).sqrt() * magnitude + k as f64 * f64::from(f32::MIN_POSITIVE) * EPS
+}
+
+/// Rounding of a value `y` of RMSNorm over `n` columns. A sum of `n` positive terms in one chain has, with independent
+/// roundings, a relative error of `eps sqrt(n) / 6` (one standard deviation), and the root halves it: this is six of them,
+/// and the inverse root, its argument and the products.
+pub fn rms_norm_slack(n: usize, y: f64) -> f64 {
+    EPS * (1.5 + 0.5 * (n as f64).sqrt()) * y.abs()
+}
+
+/// Rounding of each value of LayerNorm, `want = (x - mean) / root * w + b`: that of the two terms, which may cancel, and that
+/// of the mean, which any value may be near to. The mean is good to a few units in its own last place, and to one of the
+/// spread: a sum of deviations strays by `eps / 5` of it in one chain (one standard deviation), however many they are.
+pub fn layer_norm_slack(x: &[f32], w: &[f32], b: &[f32], eps: f32, want: &[f64]) -> Vec<f64> {
+    let n = w.len();
+    let mut out = Vec::new();
+    for (x, want) in x.chunks(n).zip(want.chunks(n)) {
+        let mean = x.iter().map(|v| f64::from(*v)).sum::<f64>() / n as f64;
+        let var = x.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / n as f64;
+        let mean_off = EPS * (4.0 * mean.abs() + var.sqrt()) / (var + f64::from(eps)).sqrt();
+        for i in 0..n {
+            let (weight, bias) = (f64::from(w[i]).abs(), f64::from(b[i]));
+            out.push(rms_norm_slack(n, want[i] - bias) + weight * mean_off + 4.0 * EPS * bias.abs());
+        }
+    }
+    out
 }
 
 /// `sum_i |w[j][i] x[t][i]|` for each output of a linear layer; `w` `[n, k]`, `x` `[m, k]`.

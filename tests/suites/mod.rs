@@ -11,10 +11,13 @@ pub mod close;
 pub mod inputs;
 
 /// `cases` cases, or as many as the environment variable `PROPTEST_CASES` says. Seeds of failures go to a file beside the
-/// test file, to be committed.
+/// test file, to be committed; if it is not cargo that runs the tests, to one in the working directory.
 pub fn config(cases: u32) -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(cases);
-    let persistence = FileFailurePersistence::WithSource("regressions");
+    let persistence = match std::env::var_os("CARGO_MANIFEST_DIR") {
+        Some(_) => FileFailurePersistence::WithSource("regressions"),
+        None => FileFailurePersistence::Direct("device.regressions"),
+    };
     ProptestConfig { cases, failure_persistence: Some(Box::new(persistence)), ..ProptestConfig::default() }
 }
 

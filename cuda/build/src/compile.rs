@@ -1,19 +1,12 @@
-//! nvcc on every unit whose contents changed, and `images.rs`, the table of what came out.
-//!
-//! A compiled unit is kept under a hash of what it was made from: its text, the files it includes, flags, architectures
-//! and the compiler's version. Neither times nor paths count, so checking out another branch and back compiles nothing,
-//! and touching one kernel compiles that kernel.
+//! nvcc on every unit whose contents changed (`cache.rs`), and `images.rs`, the table of what came out.
 
-use std::collections::BTreeMap;
 use std::env;
 use std::fmt::Write;
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::cache::{self, Files};
 use crate::generate::{Unit, units};
 use crate::table::{Family, Table};
 use crate::{Result, Toolkit};
@@ -124,31 +117,7 @@ pub fn compile(table: &Table, toolkit: &Toolkit, options: &Options) -> Result<Ve
     for dir in [&options.out, &options.cache] {
         fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     }
-    let units = units(table);
-    let next = AtomicUsize::new(0);
-    let results = Mutex::new(BTreeMap::new());
-    std::thread::scope(|scope| {
-        for _ in 0..options.jobs.clamp(1, units.len().max(1)) {
-            scope.spawn(|| {
-                while let Some((i, unit)) = take(&units, &next) {
-                    let result = compile_unit(unit, toolkit, options);
-                    if result.is_err() {
-                        next.store(units.len(), Ordering::Relaxed); // the others would only bury the message
-                    }
-                    if let Ok(mut results) = results.lock() {
-                        results.insert(i, result);
-                    }
-                }
-            });
-        }
-    });
-    let results = results.into_inner().map_err(|_| "a compiling thread panicked")?;
-    results.into_values().collect()
-}
-
-fn take<'u, 'a>(units: &'u [Unit<'a>], next: &AtomicUsize) -> Option<(usize, &'u Unit<'a>)> {
-    let i = next.fetch_add(1, Ordering::Relaxed);
-    units.get(i).map(|unit| (i, unit))
+    cache::in_parallel(options.jobs, &units(table), |unit| compile_unit(unit, toolkit, options))
 }
 
 fn compile_unit(unit: &Unit, toolkit: &Toolkit, options: &Options) -> Result<Image> {
@@ -158,13 +127,16 @@ fn compile_unit(unit: &Unit, toolkit: &Toolkit, options: &Options) -> Result<Ima
         return Ok(image);
     }
     let source = unit.source();
-    let key = key(&source, &image.archs, &toolkit.version, &options.cuda)?;
+    // The emulator's files are no part of what nvcc reads, and they change often.
+    let files = Files { root: &options.cuda, without: Some("host/") };
+    let variables: Vec<_> = NVCC_VARIABLES.iter().map(env::var_os).collect();
+    let key = cache::key(&files, "", &source, (&image.archs, &toolkit.version, FLAGS, variables))?;
     let kept = options.cache.join(format!("{}-{key:016x}.fatbin", unit.name));
     let report = kept.with_extension("ptxas.txt");
     if !kept.is_file() || !report.is_file() {
         let path = options.out.join(format!("{}.cu", unit.name));
         write(&path, &source)?;
-        let said = nvcc(&path, &kept, &image.archs, toolkit, options)?;
+        let said = cache::run(nvcc(&path, &image.archs, toolkit, options), &path, &kept)?;
         write(&report, &said)?;
         image.compiled = true;
     }
@@ -177,91 +149,11 @@ fn compile_unit(unit: &Unit, toolkit: &Toolkit, options: &Options) -> Result<Ima
     Ok(image)
 }
 
-/// Compiles `source` into `to`, which appears whole or not at all. Returns what nvcc said.
-fn nvcc(source: &Path, to: &Path, archs: &[Arch], toolkit: &Toolkit, options: &Options) -> Result<String> {
-    let unfinished = to.with_extension(format!("{}.tmp", std::process::id()));
-    let output = Command::new(&toolkit.nvcc)
-        .args(FLAGS)
-        .args(archs.iter().map(Arch::flag))
-        .arg("-I")
-        .arg(&options.cuda)
-        .arg("-I")
-        .arg(options.cuda.join("include"))
-        .arg("-o")
-        .arg(&unfinished)
-        .arg(source)
-        .output()
-        .map_err(|e| format!("{}: {e}", toolkit.nvcc.display()))?;
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    if !output.status.success() {
-        _ = fs::remove_file(&unfinished);
-        return Err(format!(
-            "{} failed on {} ({})\n{said}",
-            toolkit.nvcc.display(),
-            source.display(),
-            output.status
-        ));
-    }
-    fs::rename(&unfinished, to).map_err(|e| format!("{}: {e}", to.display()))?;
-    Ok(said.into_owned())
-}
-
-/// Hash of all that decides what comes out. A hasher of another Rust release may differ, which costs one compilation.
-fn key(source: &str, archs: &[Arch], compiler: &str, cuda: &Path) -> Result<u64> {
-    let mut hasher = DefaultHasher::new();
-    (source, archs, compiler, FLAGS).hash(&mut hasher);
-    for name in NVCC_VARIABLES {
-        env::var_os(name).hash(&mut hasher);
-    }
-    for (name, text) in includes(source, cuda)? {
-        (name, text).hash(&mut hasher);
-    }
-    Ok(hasher.finish())
-}
-
-/// The files of the project that `source` includes, directly or not, by path within `cuda`.
-///
-/// Conditions are not evaluated: a file too many costs a compilation, one too few would miss a change. The emulator's
-/// own files are the exception; nvcc never reads them, and they change often.
-fn includes(source: &str, cuda: &Path) -> Result<BTreeMap<String, String>> {
-    let mut found = BTreeMap::new();
-    let mut open = vec![(String::new(), source.to_owned())];
-    while let Some((dir, text)) = open.pop() {
-        for name in text.lines().filter_map(included) {
-            // As the compiler looks: beside the file, then along the include path.
-            let candidates = [format!("{dir}{name}"), name.to_owned(), format!("include/{name}")];
-            let there = candidates.iter().map(|c| normal(c)).find(|c| cuda.join(c).is_file());
-            let Some(path) = there.filter(|path| !path.starts_with("host/") && !found.contains_key(path))
-            else {
-                continue;
-            };
-            let full = cuda.join(&path);
-            let text = fs::read_to_string(&full).map_err(|e| format!("{}: {e}", full.display()))?;
-            let dir = path.rfind('/').map_or("", |slash| &path[..=slash]).to_owned();
-            found.insert(path, text.clone());
-            open.push((dir, text));
-        }
-    }
-    Ok(found)
-}
-
-/// The file that a line `#include "..."` names.
-fn included(line: &str) -> Option<&str> {
-    let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?;
-    rest.trim_start().strip_prefix('"')?.split_once('"').map(|(name, _)| name)
-}
-
-/// `a/../b` as `b`, so that a file has one name.
-fn normal(path: &str) -> String {
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.split('/') {
-        match part {
-            "." | "" => {}
-            ".." if parts.last().is_some_and(|last| *last != "..") => _ = parts.pop(),
-            part => parts.push(part),
-        }
-    }
-    parts.join("/")
+fn nvcc(source: &Path, archs: &[Arch], toolkit: &Toolkit, options: &Options) -> Command {
+    let mut nvcc = Command::new(&toolkit.nvcc);
+    nvcc.args(FLAGS).args(archs.iter().map(Arch::flag));
+    nvcc.arg("-I").arg(&options.cuda).arg("-I").arg(options.cuda.join("include")).arg(source);
+    nvcc
 }
 
 /// `images.rs`, included by `src/kernels.rs`: a static table of one `Image` per unit, whose bytes lie beside it.

@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
 
+use crate::Result;
 use crate::table::{Entry, Family, Table, camel};
+use crate::value::Value;
 
 /// What one run of a compiler makes: some instances of one family.
 #[derive(Debug)]
@@ -60,6 +64,46 @@ impl Unit<'_> {
         }
         text
     }
+}
+
+/// What the emulator compiles: the units, by file name, and the table of entries for its tests in C++.
+pub fn emulated(table: &Table) -> Vec<(String, String)> {
+    let units = units(table);
+    let units = units.iter().map(|unit| (format!("{}.cpp", unit.name), unit.source()));
+    units.chain([("entries.cpp".to_owned(), entries_cpp(table))]).collect()
+}
+
+/// Writes generated files into a folder; their paths.
+///
+/// # Errors
+/// A file that cannot be written.
+pub fn write_files(dir: &Path, files: &[(String, String)]) -> Result<Vec<PathBuf>> {
+    let write = |(name, text): &(String, String)| {
+        let path = dir.join(name);
+        // Unchanged files keep their time, for those who go by it.
+        if !fs::read_to_string(&path).is_ok_and(|there| there == *text) {
+            fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+        }
+        Ok(path)
+    };
+    files.iter().map(write).collect()
+}
+
+/// `entries.cpp`: the table that `cuda/host/tests/kernels.hpp` declares.
+fn entries_cpp(table: &Table) -> String {
+    let (mut declared, mut rows) = (String::new(), String::new());
+    for (family, Entry { name, args, threads, smem, .. }) in table.entries() {
+        _ = writeln!(declared, "extern \"C\" emu_kernel emu_{name};");
+        let args: Vec<_> = args.iter().map(Value::size_cpp).collect();
+        let args = family.args.iter().zip(args).map(|((arg, _), size)| format!("{{{arg:?}, {size}}}"));
+        let args = args.collect::<Vec<_>>().join(", ");
+        let Family { name: family, pdl, .. } = family;
+        _ = writeln!(rows, "    {{{family:?}, {name:?}, emu_{name}, {threads}, {smem}, {pdl}, {{{args}}}}},");
+    }
+    format!(
+        "// Generated from cuda/instances.toml.\n#include \"common/blocks.cuh\"\n#include \"host/tests/kernels.hpp\"\n\n\
+         {declared}\nconst std::vector<test::Kernel> test::kernels = {{\n{rows}}};\n"
+    )
 }
 
 /// `entries.rs`: the enum `Entry`, a row of facts for each, and a module per family that finds an entry by its template
@@ -199,6 +243,18 @@ mod tests {
         assert!(first.contains(lines), "{first}");
         assert!(first.contains(", dequantize<block_iq2_xxs, float, 4>)"));
         assert!(all.ends_with("KERNEL_ENTRY(touch, touch_params, 64, touch)\n"));
+    }
+
+    #[test]
+    fn tests_in_cpp_know_sizes_of_types() {
+        let files = emulated(&Table::parse(TABLE).unwrap());
+        let names: Vec<_> = files.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["dequantize.0.cpp", "dequantize.1.cpp", "touch.0.cpp", "entries.cpp"]);
+        let row = "{\"dequantize\", \"dequantize_q4_k_bf16_w4\", emu_dequantize_q4_k_bf16_w4, 128, 2048, \
+                   {{\"ty\", decode<block_q4_K>::kElems, sizeof(block_q4_K)}, {\"out\", 1, sizeof(bf16)}, \
+                   {\"warps\", 4, 0}}},";
+        assert!(files[3].1.contains(row), "{}", files[3].1);
+        assert!(files[3].1.contains("{\"touch\", \"touch\", emu_touch, 64, 0, {}},"), "{}", files[3].1);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! | [`generate`] | writes the units that instantiate kernels, and the Rust side of the table |
 //! | [`toolkit`] | finds nvcc and cuobjdump |
 //! | [`compile`] | nvcc on every unit whose contents changed; the table of images |
+//! | [`host`] | the host's compiler on every file of the emulator whose contents changed |
 //! | [`inspect`] | registers, memory and instructions of compiled kernels |
 //! | [`gates`] | what every compiled kernel must keep to |
 //! | [`report`] | `docs/kernels/resources.md` |
@@ -13,9 +14,11 @@
 //! Used by the build scripts of `glm5` and of the emulator, and by the tests that look into images. Errors are texts for
 //! the person at the keyboard: a build script has no caller that could react to a type.
 
+mod cache;
 pub mod compile;
 pub mod gates;
 pub mod generate;
+pub mod host;
 pub mod inspect;
 pub mod report;
 pub mod table;

@@ -1,5 +1,7 @@
 //! Compiles all kernels, checks them against the gates and writes `docs/kernels/resources.md`; with `--check` compares that
 //! page instead. Needs nvcc and cuobjdump (`tools/get-nvcc.sh`), no GPU.
+//!
+//! With `--emulated DIR` writes what the emulator compiles into that folder, and lists it; that needs nothing.
 
 use std::env;
 use std::fs;
@@ -9,7 +11,7 @@ use std::time::Instant;
 
 use glm5_kernels::compile::{Arch, DEFAULT_ARCHS, Options, compile};
 use glm5_kernels::gates::check_unit;
-use glm5_kernels::generate::units;
+use glm5_kernels::generate::{self, units, write_files};
 use glm5_kernels::inspect::inspect;
 use glm5_kernels::report::resources_md;
 use glm5_kernels::toolkit::version_of;
@@ -17,15 +19,18 @@ use glm5_kernels::{Result, Table, Toolkit};
 
 fn main() -> ExitCode {
     let args: Vec<_> = env::args().skip(1).collect();
-    let check = match args.as_slice() {
-        [] => false,
-        [arg] if arg == "--check" => true,
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    let result = match args.as_slice() {
+        [] => run(&root, false),
+        ["--check"] => run(&root, true),
+        ["--emulated", dir] => emulated(&root, Path::new(dir)),
         _ => {
-            eprintln!("usage: glm5-kernels [--check]");
+            eprintln!("usage: glm5-kernels [--check | --emulated DIR]");
             return ExitCode::from(2);
         }
     };
-    match run(check) {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("{message}");
@@ -34,8 +39,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(check: bool) -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+fn emulated(root: &Path, dir: &Path) -> Result<()> {
+    let table = Table::load(&root.join("cuda"))?;
+    fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    let paths = write_files(dir, &generate::emulated(&table))?;
+    paths.iter().for_each(|path| println!("{}", path.display()));
+    Ok(())
+}
+
+fn run(root: &Path, check: bool) -> Result<()> {
     let cache = env::var_os("GLM5_KERNEL_CACHE").map_or(root.join("target/kernels"), PathBuf::from);
     let options = Options {
         cuda: root.join("cuda"),

@@ -86,6 +86,16 @@ impl Value {
         }
     }
 
+    /// Two C++ expressions: a number and 0, or values and bytes of a block of the type.
+    pub(crate) fn size_cpp(&self) -> String {
+        let cpp = self.cpp();
+        match self {
+            Value::Int(i) => format!("{i}, 0"),
+            Value::Type(_) => format!("decode<{cpp}>::kElems, sizeof({cpp})"),
+            Value::Scalar { .. } => format!("1, sizeof({cpp})"),
+        }
+    }
+
     /// As a Rust expression.
     pub fn rust(&self) -> String {
         match self {

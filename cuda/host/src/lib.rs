@@ -26,9 +26,10 @@ struct EmuLaunch {
     block: [u32; 3],
     shared_bytes: u32,
     params_bytes: u32,
+    pdl: u32,
     resident_blocks: u32,
     seed: u64,
-    buffers: *const EmuBuffer,
+    buffers: *mut EmuBuffer,
     n_buffers: u64,
     report: *mut c_char,
     report_bytes: u64,
@@ -41,6 +42,7 @@ struct EmuBuffer {
     bytes: u64,
     guard_bytes: u64,
     writable: u32,
+    written: u32,
 }
 
 /// The most buffers that a launch can name.

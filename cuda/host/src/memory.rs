@@ -36,6 +36,7 @@ struct Block {
     label: &'static str,
     /// Of those ever made.
     number: u64,
+    written: bool,
 }
 
 /// A live allocation.
@@ -47,6 +48,8 @@ pub struct Live {
     pub bytes: usize,
     /// What for.
     pub label: &'static str,
+    /// By a kernel.
+    pub written: bool,
 }
 
 impl Arena {
@@ -76,7 +79,7 @@ impl Arena {
             unsafe { base.add(i).write(pattern(i)) };
         }
         let address = (base.expose_provenance() + GUARD) as u64;
-        self.live.insert(address, Block { layout, bytes, label, number: self.made });
+        self.live.insert(address, Block { layout, bytes, label, number: self.made, written: false });
         self.made += 1;
         self.used += bytes as u64;
         Some(address)
@@ -97,7 +100,25 @@ impl Arena {
         let mut live: Vec<_> = self.live.iter().collect();
         live.sort_unstable_by_key(|(_, block)| std::cmp::Reverse(block.number));
         let live = live.into_iter().take(n);
-        live.map(|(address, b)| Live { address: *address, bytes: b.bytes, label: b.label }).collect()
+        let of = |(address, b): (&u64, &Block)| Live {
+            address: *address,
+            bytes: b.bytes,
+            label: b.label,
+            written: b.written,
+        };
+        live.map(of).collect()
+    }
+
+    /// All kernels have ended: what follows need not wait for them.
+    pub fn forget_written(&mut self) {
+        self.live.values_mut().for_each(|block| block.written = false);
+    }
+
+    /// A kernel has written to the allocation at `address`.
+    pub fn note_written(&mut self, address: u64) {
+        if let Some(block) = self.live.get_mut(&address) {
+            block.written = true;
+        }
     }
 
     /// Whether all guards are whole; a text that says which is not, and where.

@@ -15,7 +15,7 @@ use crate::{EmuBuffer, EmuLaunch, FUNCTIONS, MAX_BUFFERS, Options};
 
 /// `emu_status` values by name, without `EMU_OK`.
 const STATUS: &[&str] =
-    &["bad launch", "deadlock", "divergence", "bad address", "mbarrier misuse", "race", "trap"];
+    &["bad launch", "deadlock", "divergence", "bad address", "mbarrier misuse", "race", "trap", "too early"];
 
 /// An emulated GPU.
 #[derive(Debug)]
@@ -100,6 +100,7 @@ impl State {
             // SAFETY: the caller's promise.
             Work::Launch { entry, grid, params } => unsafe { self.launch(*entry, *grid, params) },
             Work::Copy { from, to, bytes } => {
+                self.arena.forget_written(); // copies and fills wait for kernels, and kernels for them
                 self.check_range("copy", *from, *bytes)?;
                 self.check_range("copy", *to, *bytes)?;
                 // SAFETY: both ranges were checked; they are apart, which is the caller's promise.
@@ -107,6 +108,7 @@ impl State {
                 Ok(())
             }
             Work::Fill { at, byte, bytes } => {
+                self.arena.forget_written();
                 self.check_range("fill", *at, *bytes)?;
                 // SAFETY: the range was checked.
                 unsafe { host(*at).write_bytes(*byte, *bytes) };
@@ -126,13 +128,14 @@ impl State {
         // Which of them the kernel may touch its params do not say, so all are named; if they are too many, the newest. Guards
         // of the others are compared afterwards.
         let live = self.arena.newest(MAX_BUFFERS);
-        let named: Vec<_> = live
+        let mut named: Vec<_> = live
             .iter()
-            .map(|Live { address, bytes, .. }| EmuBuffer {
+            .map(|Live { address, bytes, written, .. }| EmuBuffer {
                 data: host(*address).cast(),
                 bytes: *bytes as u64,
                 guard_bytes: GUARD as u64,
                 writable: 1,
+                written: u32::from(*written),
             })
             .collect();
         let mut report = [0u8; 2048];
@@ -141,10 +144,11 @@ impl State {
             block: [entry.threads(), 1, 1],
             shared_bytes: entry.smem_bytes(),
             params_bytes: params.len() as u32,
+            pdl: u32::from(entry.pdl()),
             resident_blocks: 0,
             // Each launch has its own, so that one launched twice does not run in the same order twice.
             seed: self.seed.wrapping_add(self.launches.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
-            buffers: named.as_ptr(),
+            buffers: named.as_mut_ptr(),
             n_buffers: named.len() as u64,
             report: report.as_mut_ptr().cast(),
             report_bytes: report.len() as u64,
@@ -153,6 +157,9 @@ impl State {
         // SAFETY: the function is of this entry, `launch` is whole and lives until it returns; the params are the caller's
         // promise.
         let status = unsafe { function(params.as_ptr().cast(), &launch) };
+        for (live, _) in live.iter().zip(&named).filter(|(_, named)| named.written != 0) {
+            self.arena.note_written(live.address);
+        }
         let call = || format!("{entry}, grid {grid:?}, launch {}", self.launches);
         if status != 0 {
             let text = CStr::from_bytes_until_nul(&report).unwrap_or_default().to_string_lossy();
@@ -191,7 +198,8 @@ impl Runtime for Emulator {
     }
 
     unsafe fn upload(&self, to: u64, from: &[u8], progress: &mut dyn FnMut(usize)) -> Result<()> {
-        let state = self.state();
+        let mut state = self.state();
+        state.arena.forget_written();
         state.check_range("upload", to, from.len())?;
         // SAFETY: the range was checked.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), host(to), from.len()) };
@@ -201,7 +209,8 @@ impl Runtime for Emulator {
     }
 
     unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<()> {
-        let state = self.state();
+        let mut state = self.state();
+        state.arena.forget_written();
         state.check_range("download", from, to.len())?;
         // SAFETY: the range was checked.
         unsafe { ptr::copy_nonoverlapping(host(from).cast_const(), to.as_mut_ptr(), to.len()) };
@@ -225,6 +234,7 @@ impl Runtime for Emulator {
     }
 
     fn synchronize(&self) -> Result<()> {
+        self.state().arena.forget_written();
         Ok(())
     }
 

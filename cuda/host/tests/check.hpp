@@ -67,7 +67,7 @@ public:
     T *data() { return all_.data() + kZone; }
     T &operator[](std::size_t i) { return all_[kZone + i]; }
     std::size_t size() const { return n_; }
-    emu_buffer buffer(bool writable) { return {data(), n_ * sizeof(T), kZone * sizeof(T), writable}; }
+    emu_buffer buffer(bool writable) { return {data(), n_ * sizeof(T), kZone * sizeof(T), writable, 0}; }
     bool intact() const {
         std::vector<unsigned char> zone(kZone * sizeof(T), 0x5A);
         return std::memcmp(all_.data(), zone.data(), zone.size()) == 0 &&
@@ -90,11 +90,12 @@ struct Shape {
     std::uint32_t threads;
     std::uint32_t shared_bytes;
     std::uint32_t resident = 0;
+    bool pdl = false;
 };
 
 template <class Params>
 Outcome launch(emu_kernel *kernel, const Params &params, const Shape &shape, std::uint64_t seed,
-               const std::vector<emu_buffer> &buffers = {}) {
+               std::vector<emu_buffer> buffers = {}) {
     char report[4096] = "";
     emu_launch l{};
     for (int i = 0; i < 3; ++i) l.grid[i] = shape.grid[i];
@@ -102,6 +103,7 @@ Outcome launch(emu_kernel *kernel, const Params &params, const Shape &shape, std
     l.block[1] = l.block[2] = 1;
     l.shared_bytes = shape.shared_bytes;
     l.params_bytes = sizeof(Params);
+    l.pdl = shape.pdl;
     l.resident_blocks = shape.resident;
     l.seed = seed;
     l.buffers = buffers.data();

@@ -48,6 +48,6 @@ int main(int argc, char **argv) {
         std::fflush(stdout);
         ++(test::g_failures ? failed : passed);
     }
-    std::printf("%d passed, %d failed\n", passed, failed);
+    std::printf("%d passed, %d failed%s\n", passed, failed, test::instrumented() ? ", kernels instrumented" : "");
     return failed != 0 || passed == 0;
 }

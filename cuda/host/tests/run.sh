@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
-# Builds and runs the emulator's own tests.
+# Builds and runs the emulator's own tests, and every instance of the project's kernels (test_kernels.cpp).
 #
 #   cuda/host/tests/run.sh [LANE...]     default: gcc clang races races-clang asan
 #
 #   gcc, clang          -O2, as a plain C++ program
 #   races, races-clang  kernels instrumented (-fsanitize=thread without its runtime): the emulator finds races itself
-#   asan                AddressSanitizer and UndefinedBehaviorSanitizer, g++
+#   asan                AddressSanitizer and UndefinedBehaviorSanitizer, g++ (in .ci/run)
 #   asan-clang          the same with clang++ (needs its runtime: libclang-rt-dev)
 #   ucontext            g++, with the portable context switch
 #   aarch64             cross-compiled, run under qemu
 #   nvcc                compiles every wrapper for sm_90a and sm_120a and lists registers and spills
 #   gpu                 builds the comparison with a GPU (twins_gpu twins.fatbin) and, if there is a GPU, runs it
 #
-# Needs g++ and clang++; aarch64 needs g++-aarch64-linux-gnu and qemu-user-static; nvcc needs NVCC, CUDA_HOME or PATH to
+# Needs cargo (it generates the instances), g++ and clang++; aarch64 needs g++-aarch64-linux-gnu and qemu-user-static; nvcc needs NVCC, CUDA_HOME or PATH to
 # name a toolkit of 12.8 or newer. JOBS sets how many compilers run at once (2).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../../.." && pwd)
 build=${EMU_BUILD:-$root/target/emu-tests}
 jobs=${JOBS:-2}
 # No contraction: a * b + c is two roundings on every host.
-flags=(-O2 -g1 -std=c++17 -Wall -Wextra -Wno-unknown-pragmas -ffp-contract=off -I"$root/cuda")
-asan=(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+flags=(-O2 -g1 -std=c++17 -Wall -Wextra -Wno-unknown-pragmas -ffp-contract=off -I"$root/cuda" -I"$root/cuda/include")
+asan=(-O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 
 need() {
     command -v "$1" > /dev/null || { echo "$0: lane $2 needs $1${3:+ ($3)}" >&2; exit 1; }
@@ -32,16 +32,18 @@ host() {
     shift 4
     need "$cxx" "$lane"
     mkdir -p "$out"
-    local newest object list=()
+    local newest object units list=()
     : > "$out/commands"
-    newest=$(find "$root/cuda" -name '*.hpp' -o -name '*.cuh' -o -name '*.h' | xargs ls -t | head -1)
-    for source in "$root"/cuda/host/*.cpp "$root"/cuda/host/tests/*.{cpp,cu}; do
+    units=$(cargo run --quiet --locked --manifest-path "$root/Cargo.toml" -p glm5-kernels -- --emulated "$build/emulated")
+    # Kernel files too: units include them.
+    newest=$(find "$root"/cuda -name '*.hpp' -o -name '*.cuh' -o -name '*.h' -o -name '*.cu' | xargs ls -t | head -1)
+    for source in "$root"/cuda/host/*.cpp "$root"/cuda/host/tests/*.{cpp,cu} $units; do
         [[ $source == *_gpu.cpp ]] && continue # a program of its own
         object=$out/$(basename "$source").o
         list+=("$object")
         [[ $object -nt $source && $object -nt $newest && $object -nt $0 ]] && continue
         local extra=$all
-        [[ $source == *.cu ]] && extra+=" $kernels"
+        [[ $source == *.cu || $source == */emulated/* ]] && extra+=" $kernels"
         echo "$cxx ${flags[*]} $extra -c -x c++ $source -o $object" >> "$out/commands"
     done
     xargs -P "$jobs" -I{} sh -c '{}' < "$out/commands"
@@ -49,6 +51,13 @@ host() {
     "$cxx" $all "${list[@]}" -ldl -o "$out/tests"
     echo "== $lane"
     "$@" "$out/tests"
+}
+
+sanitized() {
+    host "$1" "$2" "${asan[*]}" "" env ASAN_OPTIONS=detect_stack_use_after_return=0
+    # A fake stack for each fiber costs ten times the run, so not for all kernels; what lanes exchange lies on stacks.
+    echo "== $1, with stacks that do not outlive their function"
+    ASAN_OPTIONS=detect_stack_use_after_return=1 "$build/$1/tests" faultless semantics twin
 }
 
 find_nvcc() {
@@ -65,8 +74,8 @@ lane() {
     clang) host clang clang++ "" "" env ;;
     races) host races g++ "" -fsanitize=thread env ;;
     races-clang) host races-clang clang++ "" -fsanitize=thread env ;;
-    asan) host asan g++ "${asan[*]}" "" env ASAN_OPTIONS=detect_stack_use_after_return=1 ;;
-    asan-clang) host asan-clang clang++ "${asan[*]}" "" env ASAN_OPTIONS=detect_stack_use_after_return=1 ;;
+    asan) sanitized asan g++ ;;
+    asan-clang) sanitized asan-clang clang++ ;;
     ucontext) host ucontext g++ -DEMU_UCONTEXT "" env ;;
     aarch64)
         need qemu-aarch64-static aarch64 qemu-user-static

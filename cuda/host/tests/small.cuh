@@ -93,6 +93,9 @@ enum class NormFault {
     DivergentShuffle, // two halves of the warp call different collectives
     TailColumn,       // n + 1 columns are written
     WarpExchange,     // passes the sum through shared memory without __syncwarp
+    ReadsEarly,       // what an earlier kernel wrote, before griddep_wait
+    WritesEarly,
+    NeverWaits,
 };
 
 template <NormFault kFault> struct Norm {
@@ -101,6 +104,8 @@ template <NormFault kFault> struct Norm {
     };
     static __device__ __forceinline__ void run(const norm_params &p) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.x * 4 + warp;
+        if (kFault == NormFault::WritesEarly && row < p.rows && lane < p.n) p.y[(size_t)row * p.n + lane] = 0.f;
+        if (kFault != NormFault::ReadsEarly && kFault != NormFault::NeverWaits) griddep_wait();
         if (row >= p.rows) return; // whole warps
         if (kFault == NormFault::EarlyLaneExit && lane >= p.n) return;
         const float *x = p.x + (size_t)row * p.n;
@@ -111,6 +116,7 @@ template <NormFault kFault> struct Norm {
             if (kFault == NormFault::DivergentShuffle && lane >= 16) sum += __shfl_down_sync(mask, sum, o);
             else sum += __shfl_xor_sync(mask, sum, o);
         }
+        if (kFault == NormFault::ReadsEarly) griddep_wait();
         Smem &s = smem<Smem>();
         if (lane == 31) s.sum[warp] = sum;
         if (kFault != NormFault::WarpExchange) __syncwarp();

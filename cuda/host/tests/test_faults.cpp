@@ -18,7 +18,7 @@ extern "C" emu_kernel emu_histogram_None, emu_histogram_NoBarrierAfterClear, emu
 extern "C" emu_kernel emu_scan_None, emu_scan_NoBarrierAfterRead, emu_scan_NoBarrierAfterWrite,
     emu_scan_DivergentBarrier, emu_scan_BarrierInHalfWarp;
 extern "C" emu_kernel emu_norm_None, emu_norm_EarlyLaneExit, emu_norm_OneLaneTooShort, emu_norm_DivergentShuffle,
-    emu_norm_TailColumn, emu_norm_WarpExchange;
+    emu_norm_TailColumn, emu_norm_WarpExchange, emu_norm_ReadsEarly, emu_norm_WritesEarly, emu_norm_NeverWaits;
 
 namespace {
 
@@ -137,7 +137,9 @@ Tally norm(emu_kernel *kernel, int n) {
     for (int seed = 0; seed < kSeeds; ++seed) {
         test::Guarded<float> y(static_cast<size_t>(rows) * n, NAN);
         const norm_params p{x.data(), y.data(), rows, n};
-        const auto end = test::launch(kernel, p, {{3, 1, 1}, 128, 16}, seed, {x.buffer(false), y.buffer(true)});
+        emu_buffer from_earlier = x.buffer(false);
+        from_earlier.written = 1;
+        const auto end = test::launch(kernel, p, {{3, 1, 1}, 128, 16, 0, true}, seed, {from_earlier, y.buffer(true)});
         bool right = y.intact();
         for (int r = 0; r < rows; ++r) {
             double sum = 0;
@@ -210,6 +212,7 @@ TEST(faults_in_small) {
     judge("norm DivergentShuffle", norm(emu_norm_DivergentShuffle, 20), kMustCatch);
     judge("norm TailColumn", norm(emu_norm_TailColumn, 20), kMustCatch);
     judge("norm WarpExchange", norm(emu_norm_WarpExchange, 20), kMustCatch);
+    judge("norm NeverWaits", norm(emu_norm_NeverWaits, 20), kMustCatch);
 }
 
 // A thread runs until it meets the emulator, so that a plain read-modify-write is never interrupted: only the race
@@ -218,4 +221,6 @@ TEST(faults_that_need_instrumentation) {
     const int wanted = test::instrumented() ? kMustCatch : 0;
     judge("histogram PlainAdd", histogram(emu_histogram_PlainAdd), wanted);
     judge("histogram PlainMixed", histogram(emu_histogram_PlainMixed), wanted);
+    judge("norm ReadsEarly", norm(emu_norm_ReadsEarly, 20), wanted);
+    judge("norm WritesEarly", norm(emu_norm_WritesEarly, 20), wanted);
 }

@@ -10,9 +10,13 @@ struct Params {
     int32_t n;
 };
 
+struct Four {
+    uint32_t words[4];
+};
+
 struct Smem {
     alignas(16) uint8_t bytes[256];
-    uint32_t words[64];
+    alignas(16) uint32_t words[64];
     uint32_t flag;
     mbarrier bar;
 };
@@ -146,6 +150,11 @@ __device__ void unsound(const Params &p) {
         __syncthreads();
         s.words[(t + 1) % 64] = s.words[t];
         break;
+    case 9: { // from struct to struct
+        Four *const four = reinterpret_cast<Four *>(s.words);
+        four[(t + 1) % 16] = four[t % 16];
+        break;
+    }
     default: break;
     }
 }
@@ -201,7 +210,7 @@ TEST(races_sound_kernels_pass) {
 
 TEST(races_are_found) {
     if (!test::instrumented()) return;
-    for (int n = 0; n < 9; ++n)
+    for (int n = 0; n < 10; ++n)
         for (uint64_t seed = 0; seed < 30; ++seed) {
             test::Guarded<uint32_t> out(64, ~0u);
             const auto end =

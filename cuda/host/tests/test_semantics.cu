@@ -197,7 +197,7 @@ TEST(semantics_indices) {
     Buffers b(24 * 64);
     char report[512] = "";
     const Params p = b.params();
-    const emu_launch l{{2, 3, 4}, {8, 4, 2}, 0, sizeof p, 0, 7, nullptr, 0, report, sizeof report};
+    const emu_launch l{{2, 3, 4}, {8, 4, 2}, 0, sizeof p, 0, 0, 7, nullptr, 0, report, sizeof report};
     CHECK(emu_indices(&p, &l) == EMU_OK, "%s", report);
     for (unsigned block = 0; block < 24; ++block)
         for (unsigned t = 0; t < 64; ++t)
@@ -308,7 +308,7 @@ TEST(semantics_launches_are_checked) {
     Buffers b(64);
     const Params p = b.params(99);
     char report[512];
-    const emu_launch good{{1, 1, 1}, {64, 1, 1}, kMistakeBytes, sizeof p, 0, 1, nullptr, 0, report, sizeof report};
+    const emu_launch good{{1, 1, 1}, {64, 1, 1}, kMistakeBytes, sizeof p, 0, 0, 1, nullptr, 0, report, sizeof report};
     CHECK(emu_mistakes(&p, &good) == EMU_OK, "%s", report);
     auto refused = [&](emu_launch l, const char *text) {
         report[0] = 0;
@@ -326,7 +326,7 @@ TEST(semantics_launches_are_checked) {
     CHECK(emu_mistakes(nullptr, &good) == EMU_BAD_LAUNCH && std::strstr(report, "no params"));
     CHECK(emu_mistakes(&p, nullptr) == EMU_BAD_LAUNCH);
     l = good, l.n_buffers = 1, refused(l, "but no buffers");
-    const emu_buffer buffer = b.out.buffer(true);
+    emu_buffer buffer = b.out.buffer(true);
     l = good, l.buffers = &buffer, l.n_buffers = 65, refused(l, "65 buffers");
     // A report that does not fit is cut; none is asked for.
     char small[10];

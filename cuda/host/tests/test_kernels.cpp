@@ -1,0 +1,254 @@
+// test_kernels.cpp: runs every instance of every kernel family on small inputs of random contents, each buffer exactly as
+// large as params promise. Whether results are right is for the property suites; here AddressSanitizer and UBSan, or the
+// emulator's own checks, look at the code of every instance.
+//
+// A new family needs a function that makes its inputs, and a line in kFamilies at the end.
+#include <cstdlib>
+#include <memory>
+#include <set>
+
+#include "../../include/params.h"
+#include "check.hpp"
+#include "kernels.hpp"
+
+namespace {
+
+// AddressSanitizer watches what lies beside an allocation, so nothing else may lie there; otherwise guard zones tell.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kAsan = true;
+#elif defined(__has_feature)
+constexpr bool kAsan = __has_feature(address_sanitizer);
+#else
+constexpr bool kAsan = false;
+#endif
+constexpr std::size_t kZone = kAsan ? 0 : 512;
+constexpr int kCases = 6; // sizes around a tile, see Job::size
+
+// One launch in the making.
+class Job {
+public:
+    Job(const test::Kernel &kernel, int number) : random(number), number_(number), kernel_(kernel) {}
+
+    int value(const char *arg) const { return find(arg).value; }
+    std::size_t bytes(const char *arg) const { return find(arg).bytes; }
+
+    // Of something that is dealt out in tiles, from one to `most` (of whatever the caller counts).
+    int size(int tile, int most = 1 << 20) {
+        const int sizes[kCases] = {1, tile - 1, tile, tile + 1, 2 * tile + 1, random.between(1, 3 * tile)};
+        return std::clamp(sizes[number_], 1, most);
+    }
+    bool coin() { return random.word() % 2; }
+
+    // Buffers of random bytes, of numbers in [-1, 1), and of a poison that the kernel is to overwrite. Aligned to 16.
+    void *bytes_in(std::size_t n) {
+        auto *data = static_cast<unsigned char *>(add(n, false));
+        for (std::size_t i = 0; i < n; ++i) data[i] = static_cast<unsigned char>(random.word());
+        return data;
+    }
+    float *floats_in(std::size_t n, bool writable = false) {
+        auto *data = static_cast<float *>(add(n * sizeof(float), writable));
+        for (std::size_t i = 0; i < n; ++i) data[i] = random.unit();
+        return data;
+    }
+    float *floats_in_out(std::size_t n) { return floats_in(n, true); }
+    template <class T = void> T *out(std::size_t bytes) {
+        void *data = add(bytes, true);
+        std::memset(data, 0xff, bytes);
+        return static_cast<T *>(data);
+    }
+
+    template <class Params> void run(const Params &params, std::uint32_t blocks, std::uint32_t slabs = 1) {
+        const test::Shape shape{{blocks, slabs, 1}, kernel_.threads, kernel_.shared_bytes, 0, kernel_.pdl};
+        for (std::uint64_t seed = 0; seed < 2; ++seed) { // two orders of threads
+            const test::Outcome outcome = test::launch(kernel_.run, params, shape, 2 * number_ + seed, buffers_);
+            CHECK(outcome.status == EMU_OK, "%s, case %d: %s", kernel_.name, number_, outcome.report.c_str());
+        }
+        ran_ = true;
+    }
+    bool ran() const { return ran_; }
+
+    test::Random random;
+
+private:
+    struct Free {
+        void operator()(void *p) const { std::free(p); }
+    };
+
+    const test::Arg &find(const char *name) const {
+        for (const test::Arg &arg : kernel_.args)
+            if (std::strcmp(arg.name, name) == 0) return arg;
+        test::note_failure(__FILE__, __LINE__, test::text(" %s has no argument %s", kernel_.name, name));
+        static const test::Arg none{"", 1, 1};
+        return none;
+    }
+
+    void *add(std::size_t n, bool writable) {
+        auto *memory = static_cast<unsigned char *>(std::malloc(n + 2 * kZone)); // malloc aligns to 16
+        memory_.emplace_back(memory);
+        std::memset(memory, 0x5A, n + 2 * kZone);
+        buffers_.push_back({memory + kZone, n, kZone, writable, 0});
+        return memory + kZone;
+    }
+
+    int number_;
+    const test::Kernel &kernel_;
+    std::vector<std::unique_ptr<void, Free>> memory_;
+    std::vector<emu_buffer> buffers_;
+    bool ran_ = false;
+};
+
+std::uint32_t tiles(std::size_t n, int tile) { return static_cast<std::uint32_t>((n + tile - 1) / tile); }
+
+void copy(Job &job) {
+    copy_params p{};
+    p.n_vecs = job.size(32 * job.value("warps") * job.value("unroll"));
+    p.src = job.bytes_in(16 * p.n_vecs);
+    p.dst = job.out(16 * p.n_vecs);
+    job.run(p, job.random.between(1, 4));
+}
+
+void reduce(Job &job) {
+    reduce_params p{};
+    const int blocks = job.random.between(1, 4);
+    p.n_vecs = job.size(32 * job.value("warps") * job.value("unroll"));
+    p.src = job.bytes_in(16 * p.n_vecs);
+    p.partial = job.out<std::uint64_t>(blocks * sizeof(std::uint64_t));
+    job.run(p, blocks);
+}
+
+void dequantize(Job &job) {
+    const int elems = job.value("ty"), tile = job.value("tile");
+    const int blocks = job.size(tile / elems), before = job.random.between(0, 3);
+    dequantize_params p{};
+    p.first = before * job.bytes("ty");
+    p.src_bytes = p.first + (blocks + job.random.between(0, 3)) * job.bytes("ty");
+    p.n = std::uint64_t{static_cast<unsigned>(blocks)} * elems;
+    p.src = job.bytes_in(p.src_bytes);
+    p.out = job.out(p.n * job.bytes("out"));
+    job.run(p, tiles(p.n, tile));
+}
+
+void embed(Job &job) {
+    const int elems = job.value("ty"), tile = job.value("tile");
+    const int n_tokens = job.random.between(1, 3);
+    embed_params p{};
+    p.vocab = job.random.between(1, 4);
+    p.hidden = job.size(tile / elems) * elems;
+    p.table = job.bytes_in(p.vocab * (p.hidden / elems * job.bytes("ty")));
+    auto *tokens = job.out<std::uint32_t>(n_tokens * sizeof(std::uint32_t));
+    for (int t = 0; t < n_tokens; ++t) tokens[t] = t == 0 ? p.vocab - 1 : job.random.word() % p.vocab;
+    p.tokens = tokens;
+    p.out = job.out(std::size_t{p.hidden} * n_tokens * job.bytes("out"));
+    job.run(p, n_tokens * tiles(p.hidden, tile));
+}
+
+// Columns of a row that a block of threads holds: a multiple of `unit`.
+int row_size(Job &job, int unit) {
+    const int most = 128 * job.value("vecs") * job.value("warps");
+    return job.size(std::max(1, most / 2 / unit), most / unit) * unit;
+}
+
+void layer_norm(Job &job) {
+    const int rows = job.random.between(1, 3);
+    layer_norm_params p{};
+    p.n = row_size(job, job.value("load"));
+    p.eps = 1e-6f;
+    p.x = job.floats_in_out(std::size_t{p.n} * rows);
+    p.w = job.floats_in(p.n);
+    p.b = job.floats_in(p.n);
+    job.run(p, rows);
+}
+
+void norm_quantize(Job &job) {
+    const int block = job.value("block"), rows = job.random.between(1, 3);
+    const std::size_t out_bytes = job.bytes("out");
+    const bool quantize = job.coin();
+    norm_quantize_params p{};
+    p.n = row_size(job, quantize ? block : job.value("load"));
+    p.eps = 1e-6f;
+    p.x_stride = p.n + 4 * job.random.between(0, 2);
+    p.y_stride = p.x_stride;
+    // Nothing behind the last row.
+    const std::size_t spread = p.x_stride * (rows - 1) + p.n, n = std::size_t{p.n} * rows;
+    p.x = job.floats_in_out(spread);
+    p.w = job.floats_in(p.n);
+    if (job.coin()) p.r = job.floats_in(n);
+    if (out_bytes == sizeof(float) && job.coin()) p.y = p.x;
+    else if (!quantize || job.coin()) p.y = job.out(spread * out_bytes);
+    if (quantize) {
+        p.qs = job.out<std::int8_t>(n);
+        p.scales = job.out<float>(n / block * sizeof(float));
+        p.sums = job.out<std::int16_t>(n / 16 * sizeof(std::int16_t));
+    }
+    job.run(p, rows);
+}
+
+void mma(Job &job) {
+    mma_params p{};
+    const std::size_t tiles = job.value("tiles"), blocks = job.random.between(1, 3);
+    p.steps = job.random.between(0, 3);
+    p.a = static_cast<const std::uint32_t *>(job.bytes_in(4 * 32 * sizeof(std::uint32_t)));
+    p.b = static_cast<const std::uint32_t *>(job.bytes_in(tiles * 2 * 32 * sizeof(std::uint32_t)));
+    p.d = job.out(blocks * job.value("warps") * tiles * 4 * 32 * sizeof(float));
+    job.run(p, blocks);
+}
+
+void linear(Job &job) {
+    const int elems = job.value("ty"), slabs = job.random.between(1, 2);
+    linear_params p{};
+    p.n = job.size(job.value("rows"));
+    p.m = job.size(job.value("tokens"), 2 * job.value("tokens"));
+    // Around a step of columns, or a few whole blocks.
+    p.k = elems == 1 ? job.size(64) : job.random.between(1, elems == 32 ? 9 : 3) * elems;
+    p.round = static_cast<linear_round>(elems == 1 ? 0 : job.random.between(0, 2));
+    p.x_head = p.k + job.random.between(0, 3);
+    p.y_head = p.n + job.random.between(0, 3);
+    p.x_stride = slabs * p.x_head + job.random.between(0, 3);
+    p.y_stride = slabs * p.y_head + job.random.between(0, 3);
+    // Nothing behind the last head of the last row.
+    const auto spread = [&](std::uint64_t stride, std::uint64_t head, std::uint32_t len) {
+        return stride * (p.m - 1) + head * (slabs - 1) + len;
+    };
+    p.w = job.bytes_in(std::size_t{p.n} * slabs * (p.k / elems * job.bytes("ty")));
+    p.x = job.floats_in(spread(p.x_stride, p.x_head, p.k));
+    p.y = job.out<float>(spread(p.y_stride, p.y_head, p.n) * sizeof(float));
+    job.run(p, tiles(p.n, job.value("rows")) * tiles(p.m, job.value("tokens")), slabs);
+}
+
+struct Family {
+    const char *name;
+    void (*launch)(Job &job);
+};
+constexpr Family kFamilies[] = {
+    {"copy", copy},       {"dequantize", dequantize},       {"embed", embed},
+    {"reduce", reduce},   {"layer_norm", layer_norm},       {"norm_quantize", norm_quantize},
+    {"mma_f16", mma},     {"mma_s8", mma},                  {"linear_dot", linear},
+    {"linear_tile", linear},
+};
+
+const Family *family_of(const char *name) {
+    for (const Family &family : kFamilies)
+        if (std::strcmp(family.name, name) == 0) return &family;
+    return nullptr;
+}
+
+} // namespace
+
+TEST(kernels) {
+    std::set<std::string> unknown;
+    for (const test::Kernel &kernel : test::kernels) {
+        const Family *family = family_of(kernel.family);
+        if (!family) {
+            unknown.insert(kernel.family);
+            continue;
+        }
+        for (int number = 0; number < kCases; ++number) {
+            Job job(kernel, number);
+            family->launch(job);
+            CHECK(job.ran(), "%s, case %d was not launched", kernel.name, number);
+            RETURN_IF_FAILED();
+        }
+    }
+    for (const std::string &name : unknown) CHECK(false, "no inputs for the family %s: add them here", name.c_str());
+    CHECK(!test::kernels.empty());
+}
