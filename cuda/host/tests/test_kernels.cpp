@@ -196,10 +196,10 @@ void mma(Job &job) {
 void linear(Job &job) {
     const int elems = job.value("ty"), slabs = job.random.between(1, 2);
     linear_params p{};
-    p.n = job.size(job.value("rows"));
-    p.m = job.size(job.value("tokens"), 2 * job.value("tokens"));
-    // Around a step of columns, or a few whole blocks.
-    p.k = elems == 1 ? job.size(64) : job.random.between(1, elems == 32 ? 9 : 3) * elems;
+    p.n = job.size(job.value("rows"), job.value("rows") + 1);
+    p.m = job.size(job.value("tokens"), job.value("tokens") + 1);
+    // Around a few steps of columns, or a few whole blocks.
+    p.k = elems == 1 ? job.size(64) : job.random.between(1, elems == 32 ? 5 : 2) * elems;
     p.round = static_cast<linear_round>(elems == 1 ? 0 : job.random.between(0, 2));
     p.x_head = p.k + job.random.between(0, 3);
     p.y_head = p.n + job.random.between(0, 3);
