@@ -197,7 +197,7 @@ void linear(Job &job) {
     const int elems = job.value("ty"), slabs = job.random.between(1, 2);
     linear_params p{};
     p.n = job.size(job.value("rows"), job.value("rows") + 1);
-    p.m = job.size(job.value("tokens"), job.value("tokens") + 1);
+    p.m = job.random.between(1, job.value("tokens") + 1);
     // Around a few steps of columns, or a few whole blocks.
     p.k = elems == 1 ? job.size(64) : job.random.between(1, elems == 32 ? 5 : 2) * elems;
     p.round = static_cast<linear_round>(elems == 1 ? 0 : job.random.between(0, 2));
