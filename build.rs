@@ -71,6 +71,7 @@ fn regenerate_bindings() -> Result<()> {
         bindgen::Builder::default()
             .header("cuda/include/params.h")
             .disable_header_comment()
+            .prepend_enum_name(false)
             .raw_line("// Generated from cuda/include/params.h by `tools/regen-bindings.sh`. Do not edit.")
             .rustfmt_configuration_file(Some(PathBuf::from("rustfmt.toml")))
             .use_core()

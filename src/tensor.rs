@@ -93,7 +93,7 @@ pub enum Precision {
     /// Activations stay f32; weights are dequantized.
     #[default]
     Exact,
-    /// Activations are rounded to int8 with one f32 scale per block (32 values for one token at a time, 256 for more).
+    /// Activations are rounded to int8 with one f32 scale for 32 values.
     /// On the CPU this follows the numerics of the integer kernels, for comparison; it is not faster.
     Fast,
 }

@@ -9,9 +9,12 @@
 
 #[path = "../../tests/suites/blocks.rs"]
 mod blocks;
+#[path = "../../tests/suites/close.rs"]
+mod close;
 mod data;
 mod dequantize;
 mod embedding;
+mod linear;
 mod norm;
 mod report;
 mod roofs;
@@ -131,6 +134,7 @@ fn main() {
     norm::benches(&bench, c);
     embedding::benches(&bench, c);
     dequantize::benches(&bench, c);
+    linear::benches(&bench, c);
     c.final_summary();
     if bench.measured && !bench.report.finish() {
         eprintln!("no row has `{}` in its name", bench.filter);

@@ -36,12 +36,20 @@ INTRIN float2 act_scale(uint32_t amax_bits) {
     return {finite ? (normal ? scale : 0.f) : f32_from_bits(0x7fc00000u), finite && normal ? inverse : 0.f};
 }
 
+// At 1.5 * 2^23 an f32 has a step of 1: the sum rounds to an integer, halves to even, whose low byte is the quant.
+constexpr float kActShift = 12582912.f;
+INTRIN float act_shifted(float y, float inverse) { return __fadd_rn(__fmul_rn(y, inverse), kActShift); }
+
 // Four quants, the first in the lowest byte.
 INTRIN uint32_t act_quants4(const float (&y)[4], float inverse) {
-    // At 1.5 * 2^23 an f32 has a step of 1: the sum rounds to an integer, halves to even, whose low byte is the quant.
     uint32_t q[4];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) q[k] = f32_bits(__fadd_rn(__fmul_rn(y[k], inverse), 12582912.f));
+    for (int k = 0; k < 4; ++k) q[k] = f32_bits(act_shifted(y[k], inverse));
     const uint32_t quants = __byte_perm(__byte_perm(q[0], q[1], 0x0040), __byte_perm(q[2], q[3], 0x0040), 0x5410);
     return inverse == 0.f ? 0 : quants;
+}
+
+// A value rounded and back. A NaN scale gives NaN.
+INTRIN float act_rounded(float y, float2 scale) {
+    return __fmul_rn(scale.x, __fsub_rn(act_shifted(y, scale.y), kActShift));
 }

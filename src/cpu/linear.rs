@@ -6,7 +6,7 @@ use super::row_dot::{MAX_DOTS, Rows, rows_dot};
 use super::tile::gemm_rows;
 use super::{Cpu, ScratchF32};
 use crate::error::Result;
-use crate::quant::{GgmlType, Weight};
+use crate::quant::Weight;
 use crate::tensor::{Heads, Matrix, Precision, Tensor};
 
 /// Weight rows multiplied at a time: as many as the GEMM has in registers with AVX-512. More are not faster, and leave
@@ -106,7 +106,7 @@ struct Input<'a> {
 impl<'a> Input<'a> {
     fn new(cpu: &'a Cpu, x: &'a [f32], m: usize, k: usize, precision: Precision) -> Self {
         let rounded =
-            (precision == Precision::Fast).then(|| copy_rounded(cpu, x, k, |r| round_int8_rows(r, k, m)));
+            (precision == Precision::Fast).then(|| copy_rounded(cpu, x, k, |r| round_int8_rows(r, k)));
         Input { exact: x, rounded, m, k }
     }
 
@@ -133,11 +133,10 @@ fn copy_rounded<'a>(cpu: &'a Cpu, x: &[f32], k: usize, round: impl Fn(&mut [f32]
     copy
 }
 
-/// Rounds rows of `k` activations of a call with `m` tokens to int8 blocks and back, in place, as [`Precision::Fast`] does;
-/// the numbers are those of [`crate::quant::Activations`], a last block shorter than the others included.
-pub(super) fn round_int8_rows(x: &mut [f32], k: usize, m: usize) {
-    let block = if m == 1 { 32 } else { 256 };
-    for block in x.chunks_mut(k).flat_map(|row| row.chunks_mut(block)) {
+/// Rounds rows of `k` activations to int8 blocks of 32 and back, in place, as [`Precision::Fast`] does; the numbers are those
+/// of [`crate::quant::Activations`], a last block shorter than the others included.
+pub(super) fn round_int8_rows(x: &mut [f32], k: usize) {
+    for block in x.chunks_mut(k).flat_map(|row| row.chunks_mut(32)) {
         // Absolute values order as their bits do, NaN above all (f32::max would drop it).
         let amax = f32::from_bits(block.iter().fold(0, |m, v| m.max(v.to_bits() & 0x7fff_ffff)));
         let scale = amax / 127.0;
@@ -152,14 +151,9 @@ pub(super) fn round_int8_rows(x: &mut [f32], k: usize, m: usize) {
     }
 }
 
-/// Whether [`Precision::Fast`] rounds the activations that meet this weight.
-pub(super) fn is_quantized(w: &Weight) -> bool {
-    !matches!(w.ty(), GgmlType::F32 | GgmlType::F16 | GgmlType::BF16)
-}
-
 /// `y[t][j] = W[slab][j] . x[t][cols]`, in parallel over tiles of `y` on the current pool.
 fn product(cpu: &Cpu, w: &Weight, slab: usize, x: &Input<'_>, cols: std::ops::Range<usize>, y: Rect<'_>) {
-    let quantized = is_quantized(w);
+    let quantized = w.ty().is_quantized();
     let k = w.cols();
     let values = x.values(quantized);
     // Few tokens take what balances the threads; more take whole tiles.

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::linear::{TILE_ROWS, is_quantized, round_int8_rows, tile_product};
+use super::linear::{TILE_ROWS, round_int8_rows, tile_product};
 use super::rect::Rect;
 use super::{Cpu, simd};
 use crate::error::Result;
@@ -188,10 +188,10 @@ fn gate_up(cpu: &Cpu, groups: &[Group<'_>], x: &[f32], hidden: usize, h: Rect<'_
         let rows = group.pairs.len();
         let x = &x[group.pairs.start * hidden..group.pairs.end * hidden];
         let round = |w: &Weight| {
-            (fast && is_quantized(w)).then(|| {
+            (fast && w.ty().is_quantized()).then(|| {
                 let mut copy = cpu.scratch_f32(x.len());
                 copy.copy_from_slice(x);
-                round_int8_rows(&mut copy, hidden, rows);
+                round_int8_rows(&mut copy, hidden);
                 copy
             })
         };
@@ -217,9 +217,8 @@ fn gate_up(cpu: &Cpu, groups: &[Group<'_>], x: &[f32], hidden: usize, h: Rect<'_
 /// `out = down h` for all groups; `h` is rounded in place with `fast`.
 fn down(cpu: &Cpu, groups: &[Group<'_>], h: &mut [f32], ff: usize, out: Rect<'_>, fast: bool) {
     if fast {
-        let rounded = groups.iter().filter(|g| is_quantized(g.w.down));
-        rounded
-            .for_each(|g| round_int8_rows(&mut h[g.pairs.start * ff..g.pairs.end * ff], ff, g.pairs.len()));
+        let rounded = groups.iter().filter(|g| g.w.down.ty().is_quantized());
+        rounded.for_each(|g| round_int8_rows(&mut h[g.pairs.start * ff..g.pairs.end * ff], ff));
     }
     let h = &*h;
     for_groups(groups, out, &|group, out| {
@@ -260,10 +259,10 @@ fn one_token(
     let rounded = (precision == Precision::Fast).then(|| {
         let mut copy = cpu.scratch_f32(hidden);
         copy.copy_from_slice(x);
-        round_int8_rows(&mut copy, hidden, 1);
+        round_int8_rows(&mut copy, hidden);
         copy
     });
-    let input = |w: &Weight| if is_quantized(w) { rounded.as_deref().unwrap_or(x) } else { x };
+    let input = |w: &Weight| if w.ty().is_quantized() { rounded.as_deref().unwrap_or(x) } else { x };
     cpu.install(|| {
         // The hidden activations of all groups side by side, cut without regard to where one ends.
         Rect::new(&mut h, total).for_tiles(1, cpu.grain(total, 2 * hidden), &|_, first, mut part| {
@@ -284,8 +283,8 @@ fn one_token(
             let mut rest = &mut h[..];
             for g in groups {
                 let (own, others) = rest.split_at_mut(g.w.ff);
-                if is_quantized(g.w.down) {
-                    round_int8_rows(own, g.w.ff, 1);
+                if g.w.down.ty().is_quantized() {
+                    round_int8_rows(own, g.w.ff);
                 }
                 rest = others;
             }

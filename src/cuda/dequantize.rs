@@ -64,7 +64,7 @@ pub(crate) fn embed<T: Float>(
     unsafe { gpu.launch(config.entry, [config.grid, 1, 1], &params) }
 }
 
-fn row_bytes(w: &DeviceWeight, cols: usize) -> Result<usize> {
+pub(super) fn row_bytes(w: &DeviceWeight, cols: usize) -> Result<usize> {
     let bytes = w.ty.row_bytes(cols as u64);
     bytes.map(|bytes| bytes as usize).ok_or_else(|| {
         Error::shape("dequantize", format!("rows of whole {} blocks", w.ty), format!("{cols} columns"))
@@ -72,7 +72,7 @@ fn row_bytes(w: &DeviceWeight, cols: usize) -> Result<usize> {
 }
 
 /// A kernel must not run on a buffer that is shorter than its shape, whatever happened to either.
-fn holds<T: bytemuck::Pod>(op: &'static str, buffer: &Buffer<T>, n: usize) -> Result<()> {
+pub(super) fn holds<T: bytemuck::Pod>(op: &'static str, buffer: &Buffer<T>, n: usize) -> Result<()> {
     match buffer.len() >= n {
         true => Ok(()),
         false => Err(Error::shape(op, format!("a buffer of {n} values"), buffer.len())),

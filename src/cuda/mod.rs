@@ -12,6 +12,7 @@ pub mod driver;
 pub mod environment;
 mod gpu;
 mod graph;
+pub(crate) mod linear;
 pub(crate) mod norm;
 pub mod roofs;
 pub mod runtime;

@@ -131,8 +131,8 @@ impl Model {
 
     /// Appends the tokens of a batch to their sequences and returns the wanted logits, `[rows, vocab]`, in the order of
     /// the batch. How sequences are cut into batches, and what else a batch holds,
-    /// changes results only by f32 rounding; under [`Precision::Fast`] by more, since the blocks of int8 activations are
-    /// 32 wide for one row and 256 for several.
+    /// changes results only by f32 rounding; under [`Precision::Fast`] by more, since an activation may go to the other of
+    /// two int8 steps.
     ///
     /// # Errors
     /// [`Error::Argument`] for an empty batch, empty, unknown or repeated sequences, unknown tokens; [`Error::Capacity`] if

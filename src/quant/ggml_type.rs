@@ -45,6 +45,11 @@ ggml_types! {
 }
 
 impl GgmlType {
+    /// Whether its values are integers times scales. F32, F16, BF16 and the types of plain numbers are not.
+    pub const fn is_quantized(self) -> bool {
+        self.block_elems() > 1
+    }
+
     /// Bytes of a row of `cols` values; `None` unless `cols` is a multiple of the block and the size fits 64 bits.
     pub const fn row_bytes(self, cols: u64) -> Option<u64> {
         if !cols.is_multiple_of(self.block_elems() as u64) {

@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod blocks;
+#[allow(non_camel_case_types)] // names are those of C
 mod params;
 
 pub use params::*;

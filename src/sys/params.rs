@@ -186,3 +186,54 @@ const _: () = {
     ["Offset of field: layer_norm_params::n"][::core::mem::offset_of!(layer_norm_params, n) - 24usize];
     ["Offset of field: layer_norm_params::eps"][::core::mem::offset_of!(layer_norm_params, eps) - 28usize];
 };
+#[doc = " Nothing."]
+pub const ROUND_NONE: linear_round = 0;
+#[doc = " Rounded to int8 with one scale for 32 values, and back."]
+pub const ROUND_INT8: linear_round = 1;
+#[doc = " Rounded to bf16, and back."]
+pub const ROUND_BF16: linear_round = 2;
+#[doc = " What is done to the activations of a linear layer before they are multiplied."]
+pub type linear_round = ::core::ffi::c_uint;
+#[doc = " Linear layer of any weight type, one matrix or one per head."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct linear_params {
+    #[doc = " `[slabs, n, k]` blocks, aligned to 16; as many slabs as the grid is high."]
+    pub w: *const ::core::ffi::c_void,
+    #[doc = " `[m]` rows `x_stride` apart; slab s takes `k` columns from `s * x_head` on."]
+    pub x: *const f32,
+    #[doc = " `[m]` rows `y_stride` apart; slab s gives `n` columns from `s * y_head` on."]
+    pub y: *mut f32,
+    #[doc = " Values from row to row of `x`."]
+    pub x_stride: u64,
+    #[doc = " Values from row to row of `y`."]
+    pub y_stride: u64,
+    #[doc = " Columns of `x` from slab to slab."]
+    pub x_head: u64,
+    #[doc = " Columns of `y` from slab to slab."]
+    pub y_head: u64,
+    #[doc = " Rows of `x` and `y`: tokens."]
+    pub m: u32,
+    #[doc = " Rows of a slab."]
+    pub n: u32,
+    #[doc = " Columns of a slab: whole blocks, below 2^31; with `ROUND_INT8` a multiple of 32."]
+    pub k: u32,
+    #[doc = " Of the activations."]
+    pub round: linear_round,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of linear_params"][::core::mem::size_of::<linear_params>() - 72usize];
+    ["Alignment of linear_params"][::core::mem::align_of::<linear_params>() - 8usize];
+    ["Offset of field: linear_params::w"][::core::mem::offset_of!(linear_params, w) - 0usize];
+    ["Offset of field: linear_params::x"][::core::mem::offset_of!(linear_params, x) - 8usize];
+    ["Offset of field: linear_params::y"][::core::mem::offset_of!(linear_params, y) - 16usize];
+    ["Offset of field: linear_params::x_stride"][::core::mem::offset_of!(linear_params, x_stride) - 24usize];
+    ["Offset of field: linear_params::y_stride"][::core::mem::offset_of!(linear_params, y_stride) - 32usize];
+    ["Offset of field: linear_params::x_head"][::core::mem::offset_of!(linear_params, x_head) - 40usize];
+    ["Offset of field: linear_params::y_head"][::core::mem::offset_of!(linear_params, y_head) - 48usize];
+    ["Offset of field: linear_params::m"][::core::mem::offset_of!(linear_params, m) - 56usize];
+    ["Offset of field: linear_params::n"][::core::mem::offset_of!(linear_params, n) - 60usize];
+    ["Offset of field: linear_params::k"][::core::mem::offset_of!(linear_params, k) - 64usize];
+    ["Offset of field: linear_params::round"][::core::mem::offset_of!(linear_params, round) - 68usize];
+};

@@ -1,7 +1,7 @@
 //! SwiGLU and the feed-forward layer, and the error bound of one, which experts share.
 
 use glm5::ops::ffn::{Ffn, ffn, reference, swiglu};
-use glm5::ops::linear::reference::{int8_block, linear, round_int8};
+use glm5::ops::linear::reference::{INT8_BLOCK, linear, round_int8};
 use glm5::quant::{GgmlType, Weight};
 use glm5::tensor::{Device, Precision};
 use proptest::prelude::*;
@@ -77,7 +77,7 @@ impl Values {
     /// What slab `e` should make of the rows `x`, which it takes in one call, and how far f32 arithmetic may be off.
     pub fn expected(&self, e: usize, x: &[f32], precision: Precision) -> (Vec<f64>, Vec<f64>) {
         let w = self.weights().slab(e).unwrap();
-        let block = int8_block(x.len() / w.hidden);
+        let block = INT8_BLOCK;
         let rounds = self.types.map(|ty| precision == Precision::Fast && is_quantized(ty));
         let input = |rounds: bool| if rounds { round_int8(x, w.hidden, block).unwrap() } else { x.to_vec() };
         let product = |w: &[f32], x: &[f32], n: usize, k: usize| {

@@ -16,7 +16,7 @@ macro_rules! linear_properties {
         exact_is_the_reference(case), fast_is_the_reference_on_rounded_activations(case),
         many_are_the_same_as_each_alone(many_case), rows_do_not_depend_on_each_other(case),
         head_linear_is_the_reference_and_leaves_other_columns(head_case);
-        every_type_and_width_is_computed, tells_rows_from_columns, refuses_what_does_not_fit }
+        every_type_and_width_is_computed, tells_rows_from_columns, waits_for_earlier_kernels, refuses_what_does_not_fit }
     };
 }
 pub(crate) use linear_properties;
@@ -71,7 +71,7 @@ pub fn fast_is_the_reference_on_rounded_activations(devices: &[Device], c: Case)
     let (w, x) = c.inputs();
     let got = on_each(devices, |d| run(d, &w, &x, Precision::Fast))?;
     let w = values(&w);
-    let block = reference::int8_block(c.m);
+    let block = reference::INT8_BLOCK;
     let rounded = if is_quantized(c.ty) { reference::round_int8(&x, c.k, block).unwrap() } else { x.clone() };
     let want = reference::linear(&w, &rounded, c.n, c.k).unwrap();
     let sums = magnitudes(&w, &rounded, c.k);
@@ -165,7 +165,7 @@ pub fn head_case() -> impl Strategy<Value = HeadCase> {
     let shape = prop_oneof![2 => type_and_width(512), 1 => (any_type(), Just(512usize))];
     let heads = prop::sample::select(vec![1usize, 2, 3, 5, 16, 64]);
     let precision = prop::sample::select(vec![Precision::Exact, Precision::Fast]);
-    (shape, small_m(), heads, outputs(), precision, any::<u64>()).prop_map(
+    (shape, any_m(), heads, outputs(), precision, any::<u64>()).prop_map(
         |((ty, k), m, heads, n, precision, seed)| {
             let n = n.min(600 / heads); // Enough to show, quick enough to run.
             HeadCase { ty, m, heads, n: n.max(1), k, precision, seed }
@@ -213,11 +213,15 @@ pub fn head_linear_is_the_reference_and_leaves_other_columns(
     close("y", &gather(&got, y_cols, y_heads), &want, |i| sum_slack(c.k, magnitude[i]))
 }
 
-/// Each type with each width it can have, for one token and for several: none is left to chance.
+/// Each type with each width it can have, for one token and for several, and with widths up to 256 for many: none is left
+/// to chance.
 pub fn every_type_and_width_is_computed(devices: &[Device]) {
     for ty in super::blocks::SUPPORTED {
         for k in widths(ty) {
-            for m in [1, 4] {
+            for m in [1, 4, 40] {
+                if m == 40 && k > 256 {
+                    continue;
+                }
                 let c = Case { ty, m, n: 5, k, edges: false, seed: (k + m) as u64 };
                 exact_is_the_reference(devices, c.clone()).unwrap_or_else(|e| panic!("exact {c:?}: {e}"));
                 fast_is_the_reference_on_rounded_activations(devices, c.clone())
@@ -239,6 +243,24 @@ pub fn tells_rows_from_columns(devices: &[Device]) {
             x[i] = 1.0;
             let column: Vec<f32> = (0..k).map(|j| (j * 100 + i) as f32).collect();
             assert_eq!(run(d, &w, &x, Precision::Exact).unwrap(), column, "unit vector {i}");
+        }
+    }
+}
+
+/// A layer on what another has just computed: nothing of it may be read before that one is sure to have ended.
+pub fn waits_for_earlier_kernels(devices: &[Device]) {
+    let (first, second) =
+        (random_weight(GgmlType::Q8_0, 1, 96, 64, 1), random_weight(GgmlType::Q4_0, 1, 9, 96, 2));
+    for d in devices {
+        for m in [1, 5, 40] {
+            let x = activations(m, 64, &mut Rng(m as u64));
+            let (mut between, mut y) = (poisoned(d, m, 96), poisoned(d, m, 9));
+            let (w, x) = (matrix(d, &first), tensor(d, 64, &x));
+            let second_on_device = matrix(d, &second);
+            linear(&w, &x, &mut between, Precision::Exact).unwrap();
+            linear(&second_on_device, &between, &mut y, Precision::Exact).unwrap();
+            let apart = run(d, &second, &host(&between), Precision::Exact).unwrap();
+            equal("y", &host(&y), &apart).unwrap_or_else(|e| panic!("{m} tokens on {}: {e}", d.name()));
         }
     }
 }

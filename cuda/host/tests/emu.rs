@@ -16,6 +16,7 @@ mod emu {
 
     crate::suites::dequantize::dequantize_properties!(crate::emu::devices, 48);
     crate::suites::embedding::embedding_properties!(crate::emu::devices, 48);
+    crate::suites::linear::linear_properties!(crate::emu::devices, 16);
     crate::suites::norm::norm_properties!(crate::emu::devices, 24);
     crate::suites::memory::memory_properties!(crate::emu::devices, 1);
     crate::suites::roofs::roofs_properties!(crate::emu::devices, 24);

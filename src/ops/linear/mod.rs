@@ -1,11 +1,12 @@
 //! Linear layers: `y = W x` with the weight in any supported block type.
 
+pub mod config;
 pub mod reference;
 
-use super::{expect, no_kernel};
-use crate::cpu;
+use super::expect;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Heads, Matrix, Precision, Tensor};
+use crate::{cpu, cuda};
 
 /// `y[t][j] = sum_i W[j][i] x[t][i]`. `w` is `[1, n, k]`, `x` `[m, k]`, `y` `[m, n]`.
 ///
@@ -36,13 +37,13 @@ pub fn linear_many(ws: &[&Matrix], x: &Tensor, ys: &mut [&mut Tensor], precision
     }
     match x.device() {
         Device::Cpu(cpu) => cpu::linear::linear_many(cpu, ws, x, ys, precision),
-        Device::Cuda(gpu) => no_kernel("linear", gpu),
+        Device::Cuda(_) => cuda::linear::linear_many(ws, x, ys, precision),
     }
 }
 
 /// One matrix per head: `y[t][head h] = W[h] x[t][head h]`. `w` is `[heads, n, k]`; the head parts of `x` are `k` wide,
 /// those of `y` are `n` wide; columns of `y` outside them keep their values. Absorbing `k_b` and applying `v_b` are such
-/// layers. [`Precision::Fast`] rounds the activations to bf16 here, not to int8 (rows of 192 and 512 are too short).
+/// layers. [`Precision::Fast`] rounds the activations to bf16 here, not to int8.
 ///
 /// # Errors
 /// [`Error::Shape`] if counts, widths or rows do not fit.
@@ -66,6 +67,6 @@ pub fn head_linear(
     }
     match x.device() {
         Device::Cpu(cpu) => cpu::linear::head_linear(cpu, w.cpu()?, x, x_heads, y, y_heads, precision),
-        Device::Cuda(gpu) => no_kernel("head_linear", gpu),
+        Device::Cuda(_) => cuda::linear::head_linear(w, x, x_heads, y, y_heads, precision),
     }
 }

@@ -1,0 +1,92 @@
+//! Launches of the linear layers. Shapes were checked by [`crate::ops`].
+
+use super::dequantize::{holds, row_bytes};
+use crate::error::{Error, Result};
+use crate::ops::linear::config::{LinearConfig, LinearProblem};
+use crate::sys::{ROUND_BF16, ROUND_INT8, ROUND_NONE, linear_params, linear_round};
+use crate::tensor::{Heads, Matrix, Precision, Tensor};
+
+/// `ys[i] = ws[i] x`: one launch for each.
+pub(crate) fn linear_many(
+    ws: &[&Matrix],
+    x: &Tensor,
+    ys: &mut [&mut Tensor],
+    precision: Precision,
+) -> Result<()> {
+    let all = ws.iter().zip(ys).map(|(w, y)| {
+        let (x_part, y_part) = (Heads::one(0, w.cols()), Heads::one(0, w.rows()));
+        Launch::new(w, x, x_part, y, y_part, round(w, precision, ROUND_INT8)?)
+    });
+    // None runs unless all can.
+    all.collect::<Result<Vec<_>>>()?.iter().try_for_each(|launch| launch.run(x))
+}
+
+/// One matrix per head.
+pub(crate) fn head_linear(
+    w: &Matrix,
+    x: &Tensor,
+    x_heads: Heads,
+    y: &mut Tensor,
+    y_heads: Heads,
+    precision: Precision,
+) -> Result<()> {
+    Launch::new(w, x, x_heads, y, y_heads, round(w, precision, ROUND_BF16)?)?.run(x)
+}
+
+/// How the activations that meet `w` are rounded; `fast` is how [`Precision::Fast`] rounds them for quantized weights.
+fn round(w: &Matrix, precision: Precision, fast: linear_round) -> Result<linear_round> {
+    let rounds = precision == Precision::Fast && w.cuda()?.ty.is_quantized();
+    Ok(if rounds { fast } else { ROUND_NONE })
+}
+
+/// A launch whose params were checked.
+struct Launch {
+    config: LinearConfig,
+    params: linear_params,
+}
+
+impl Launch {
+    fn new(
+        w: &Matrix,
+        x: &Tensor,
+        x_heads: Heads,
+        y: &mut Tensor,
+        y_heads: Heads,
+        round: linear_round,
+    ) -> Result<Self> {
+        let ([slabs, n, k], [m, x_cols], y_cols) = (w.shape(), x.shape(), y.cols());
+        let (w, x, y) = (w.cuda()?, x.cuda()?, y.cuda_mut()?);
+        x.gpu().with(&w.blocks)?.with(y)?;
+        holds("linear", &w.blocks, slabs * n * row_bytes(w, k)?)?;
+        holds("linear", x, m * x_cols)?;
+        holds("linear", y, m * y_cols)?;
+        let config = LinearConfig::pick(LinearProblem { ty: w.ty, m, n, slabs })?;
+        let size = |what: &str, size: usize| match i32::try_from(size) {
+            Ok(size) => Ok(size as u32),
+            Err(_) => {
+                Err(Error::unsupported(format!("{size} {what} of a linear layer"), "counts are 31 bits wide"))
+            }
+        };
+        let params = linear_params {
+            w: w.blocks.as_ptr().cast(),
+            x: x.as_ptr().wrapping_add(x_heads.offset),
+            y: y.as_mut_ptr().wrapping_add(y_heads.offset),
+            x_stride: x_cols as u64,
+            y_stride: y_cols as u64,
+            x_head: x_heads.stride as u64,
+            y_head: y_heads.stride as u64,
+            m: size("tokens", m)?,
+            n: size("outputs", n)?,
+            k: size("inputs", k)?,
+            round,
+        };
+        Ok(Launch { config, params })
+    }
+
+    fn run(&self, x: &Tensor) -> Result<()> {
+        let gpu = x.cuda()?.gpu();
+        // SAFETY: the heads fit rows of x and y, as the caller checked, and w, x and y hold their shapes, as `new` did; all
+        // lie on this device, and whoever calls `run` holds their borrows. Buffers are aligned to 256.
+        unsafe { gpu.launch(self.config.entry, self.config.grid, &self.params) }
+    }
+}

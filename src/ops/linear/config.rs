@@ -1,0 +1,130 @@
+//! Which kernel multiplies, and on how many blocks.
+
+use std::fmt;
+
+use crate::error::{Error, Result};
+use crate::kernels::{self, Entry};
+use crate::quant::GgmlType;
+
+/// Up to this many tokens, dot products win over tiles: tiles are 64 tokens wide, full or not, and dot products of 8 tokens
+/// at a time use the FMA units about half as well.
+const DOT_TOKENS: usize = 32;
+
+/// One matrix, or a stack of matrices of one shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinearProblem {
+    /// Type of the weights.
+    pub ty: GgmlType,
+    /// Tokens.
+    pub m: usize,
+    /// Outputs of each matrix.
+    pub n: usize,
+    /// Matrices.
+    pub slabs: usize,
+}
+
+/// A launch: one block of threads for `rows` outputs of `tokens` tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinearConfig {
+    /// The kernel.
+    pub entry: Entry,
+    /// Outputs per block of threads.
+    pub rows: u32,
+    /// Tokens per block of threads.
+    pub tokens: u32,
+    /// Blocks of threads: tiles, matrices, 1.
+    pub grid: [u32; 3],
+}
+
+impl LinearConfig {
+    /// For weights as they lie in files, in f32 arithmetic.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if there is no kernel for the type, [`Error::Capacity`] for more tiles than a grid has.
+    pub fn pick(problem: LinearProblem) -> Result<Self> {
+        let LinearProblem { ty, m, n, slabs } = problem;
+        let (entry, rows, tokens) = instance(ty, m)
+            .ok_or_else(|| Error::unsupported(format!("linear of {ty}"), "no kernel was built for it"))?;
+        let tiles = n.div_ceil(rows as usize).saturating_mul(m.div_ceil(tokens as usize));
+        let blocks = |n: usize| {
+            let what = || Error::Capacity {
+                what: "blocks of a grid".into(),
+                needed: n as u64,
+                available: u32::MAX.into(),
+            };
+            u32::try_from(n).map_err(|_| what())
+        };
+        Ok(LinearConfig { entry, rows, tokens, grid: [blocks(tiles)?, blocks(slabs)?, 1] })
+    }
+}
+
+/// The kernel for `m` tokens, and the rows and tokens of its tiles. Of dot products that with the fewest rounds over the
+/// weights, then with the fewest tokens.
+fn instance(ty: GgmlType, m: usize) -> Option<(Entry, u32, u32)> {
+    if m <= DOT_TOKENS {
+        let fitting = kernels::linear_dot::INSTANCES.iter().filter(|i| i.ty == ty);
+        let best = fitting.min_by_key(|i| (m.div_ceil(i.tokens as usize), i.tokens));
+        return best.map(|i| (i.entry, i.rows, i.tokens));
+    }
+    let tile = kernels::linear_tile::INSTANCES.iter().find(|i| i.ty == ty);
+    tile.map(|i| (i.entry, i.rows, i.tokens))
+}
+
+impl fmt::Display for LinearConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [tiles, slabs, _] = self.grid;
+        write!(f, "{} on {tiles} tiles", self.entry)?;
+        if slabs == 1 { Ok(()) } else { write!(f, " of {slabs} matrices") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pick(ty: GgmlType, m: usize, n: usize, slabs: usize) -> LinearConfig {
+        LinearConfig::pick(LinearProblem { ty, m, n, slabs }).unwrap()
+    }
+
+    #[test]
+    fn every_supported_type_has_kernels_for_any_number_of_tokens() {
+        let supported = GgmlType::ALL.iter().copied().filter(|ty| crate::quant::is_supported(*ty));
+        let mut n = 0;
+        for ty in supported {
+            for (m, family) in [(1, "linear_dot"), (8, "linear_dot"), (32, "linear_dot"), (33, "linear_tile")]
+            {
+                assert_eq!(pick(ty, m, 7, 1).entry.family(), family, "{ty} {m}");
+            }
+            n += 1;
+        }
+        assert_eq!(n, 23);
+        assert!(LinearConfig::pick(LinearProblem { ty: GgmlType::Q8_K, m: 1, n: 1, slabs: 1 }).is_err());
+    }
+
+    #[test]
+    fn tiles_cover_all_outputs() {
+        for m in (0..200).chain([8192]) {
+            for n in [1, 3, 4, 5, 63, 64, 65, 154_880] {
+                let config = pick(GgmlType::Q4_K, m, n, 5);
+                let [tiles, slabs, _] = config.grid;
+                let per_token_tile = n.div_ceil(config.rows as usize);
+                assert_eq!(tiles as usize % per_token_tile, 0);
+                let tokens = tiles as usize / per_token_tile * config.tokens as usize;
+                assert!(tokens >= m && tokens < m + config.tokens as usize, "{m} {n}: {config}");
+                assert_eq!(slabs, 5);
+            }
+        }
+        let many = LinearProblem { ty: GgmlType::F32, m: usize::MAX, n: usize::MAX, slabs: 1 };
+        assert!(matches!(LinearConfig::pick(many), Err(Error::Capacity { .. })));
+    }
+
+    #[test]
+    fn single_tokens_have_a_kernel_of_their_own() {
+        assert_eq!(pick(GgmlType::Q4_K, 1, 2048, 1).to_string(), "linear_dot_q4_k_r4_t1_c16_w4 on 512 tiles");
+        assert_eq!(
+            pick(GgmlType::Q5_0, 2, 512, 64).to_string(),
+            "linear_dot_q5_0_r4_t8_c8_w4 on 128 tiles of 64 matrices"
+        );
+        assert_eq!(pick(GgmlType::F32, 512, 256, 1).to_string(), "linear_tile_f32_r64_t64_w4 on 32 tiles");
+    }
+}
