@@ -9,13 +9,13 @@
 // Limits  few rows: 16 of 2048 inputs are 18 KB for a block of threads. More tokens: instructions; see linear_gemm.
 #include "common/int8.cuh"
 
-template <class Block, int kTokens, int kStages, int kB, int kWarps>
+template <class Block, int kTokens, int kStages, int kBlocks, int kWarps>
 struct linear_decode_smem {
     typename tile<Block>::type ring[kWarps][kStages];
     float partial[kWarps][4][32];
 };
 
-template <class Block, int kTokens, int kStages, int kB, int kWarps>
+template <class Block, int kTokens, int kStages, int kBlocks, int kWarps>
 __device__ __forceinline__ void linear_decode(const linear_int8_params &p) {
     static_assert(kTokens == 1 || kTokens == TILE_TOKENS, "one token, or a tile of them");
     using of = tile<Block>;
@@ -23,7 +23,7 @@ __device__ __forceinline__ void linear_decode(const linear_int8_params &p) {
     constexpr bool kOne = kTokens == 1;
     constexpr int kChunks = sizeof(type) / 16;
     static_assert(sizeof(type) % 16 == 0, "whole copies");
-    auto &shared = smem<linear_decode_smem<Block, kTokens, kStages, kB, kWarps>>();
+    auto &shared = smem<linear_decode_smem<Block, kTokens, kStages, kBlocks, kWarps>>();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int k_tiles = static_cast<int>(p.k_tiles);
     const int row_tiles = static_cast<int>((p.n + TILE_ROWS - 1) / TILE_ROWS);
@@ -32,10 +32,10 @@ __device__ __forceinline__ void linear_decode(const linear_int8_params &p) {
     // Copies, tile after tile of this warp.
     int left = mine * ((row_tiles - static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x));
     const type *from = static_cast<const type *>(p.w) + static_cast<uint64_t>(blockIdx.x) * k_tiles + warp;
-    int copied = 0, filling = 0; // of this row tile; place in the ring
-    const auto copy = [&] {
+    int copied = 0; // of this row tile
+    const auto copy = [&](int to) {
         if (left > 0) {
-            unsigned char *dst = reinterpret_cast<unsigned char *>(&shared.ring[warp][filling]);
+            unsigned char *dst = reinterpret_cast<unsigned char *>(&shared.ring[warp][to]);
             const unsigned char *src = reinterpret_cast<const unsigned char *>(from);
 #pragma unroll
             for (int c = 0; c < (kChunks + 31) / 32; ++c)
@@ -46,12 +46,11 @@ __device__ __forceinline__ void linear_decode(const linear_int8_params &p) {
                 copied = 0;
                 from += static_cast<uint64_t>(gridDim.x) * k_tiles - mine * kWarps;
             }
-            filling = filling + 1 == kStages ? 0 : filling + 1;
         }
         cp_async_commit();
     };
 #pragma unroll
-    for (int s = 0; s < kStages - 1; ++s) copy();
+    for (int s = 0; s < kStages - 1; ++s) copy(s);
     griddep_launch_dependents();
     griddep_wait();
 
@@ -62,20 +61,21 @@ __device__ __forceinline__ void linear_decode(const linear_int8_params &p) {
         for (int i = 0; i < mine; ++i) {
             const tile_act &x = p.x[warp + i * kWarps];
             cp_async_wait<kStages - 2>();
-            __syncwarp(); // the copies of other lanes are there, and all have read the tile that is overwritten now
-            copy();
+            __syncwarp(); // the copies of other lanes are there, and all have read the tile before, which is overwritten now
+            copy(reading == 0 ? kStages - 1 : reading - 1);
             const type &w = shared.ring[warp][reading];
             reading = reading + 1 == kStages ? 0 : reading + 1;
             const typename of::row heads[2] = {of::load(w, tile_row(lane, 0)), of::load(w, tile_row(lane, 1))};
-            if constexpr (of::kMins) subtract_mins<Block>(acc, heads, lane, *reinterpret_cast<const uint2 *>(x.sums[lane]));
+            if constexpr (of::kMins) subtract_mins<Block>(acc, heads, lane, vector_at<uint2>(x.sums[lane]));
 #pragma unroll
             for (int c = 0; c < 4; ++c) {
+                if constexpr (kBlocks > 2) compiler_fence(); // more warps instead of more loads ahead
                 uint32_t a[2][4];
                 of::fragments(w, c, lane, a);
                 float s[2][2 * of::kGroups];
 #pragma unroll
                 for (int h = 0; h < 2; ++h) of::scales(heads[h], c, s[h]);
-                const uint4 b = *reinterpret_cast<const uint4 *>(x.qs[c][lane]);
+                const uint4 b = vector_at<uint4>(x.qs[c][lane]);
 #pragma unroll
                 for (int j = 0; j < 2; ++j) {
                     products<of::kGroups> sums;
@@ -86,7 +86,7 @@ __device__ __forceinline__ void linear_decode(const linear_int8_params &p) {
 #pragma unroll
                         for (int u = 0; u < of::kGroups; ++u) of_block[h][u] = s[h][j * of::kGroups + u];
                     sums.template add<kOne>(acc, of_block,
-                                            *reinterpret_cast<const float4 *>(x.scales[2 * c + j][lane % 4 * 2]));
+                                            vector_at<float4>(x.scales[2 * c + j][lane % 4 * 2]));
                 }
             }
         }

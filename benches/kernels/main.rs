@@ -9,6 +9,8 @@
 
 #[path = "../../tests/suites/blocks.rs"]
 mod blocks;
+#[path = "../../tests/suites/close.rs"]
+mod close;
 mod data;
 mod dequantize;
 mod embedding;

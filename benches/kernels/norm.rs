@@ -7,12 +7,9 @@ use glm5::quant::ActBlockSize::{self, B32, B256};
 use glm5::tensor::{QuantizedRows, Tensor};
 
 use crate::blocks::Rng;
+use crate::close::{close, layer_norm_slack, rms_norm_slack};
 use crate::data::{DISTINCT, expected, results, tiled};
 use crate::{Bench, Row};
-use close::{close, layer_norm_slack, rms_norm_slack};
-
-#[path = "../../tests/suites/close.rs"]
-mod close;
 
 const EPS: f32 = 1e-5;
 

@@ -8,6 +8,7 @@
 //                                      int8 mma fragment or an operand of dp4a
 //   float scale(block, g)              of values g kScaleElems and on
 //   float offset(block, g)             the same; only if kOffset
+//   uint32_t half_point(block, k, h)   quants4(block, 2 k + h), in types with points of eight values
 //
 // values() below puts them together in f32 with the roundings of the format's reference: a product and a sum round
 // separately. Types of single values (F32, F16, BF16) have values() alone; see scalars.cuh.
@@ -50,6 +51,12 @@ template <int kOffset> INTRIN uint32_t minus4(uint32_t bytes) {
     return (bytes + (128u - kOffset) * 0x01010101u) ^ 0x80808080u;
 }
 
+// Four indices of 2 bits to the nibbles of a selector of prmt.
+INTRIN uint32_t selector4(uint32_t indices) {
+    indices = (indices | indices << 4) & 0x0f0fu;
+    return (indices | indices << 2) & 0x3333u;
+}
+
 // Bit k of four to the lowest bit of byte k.
 INTRIN uint32_t spread_bits4(uint32_t bits) { return (bits & 15) * 0x00204081u & 0x01010101u; }
 
@@ -76,29 +83,62 @@ INTRIN uint32_t nibble(const uint8_t *bytes, int i) { return bytes[i / 2] >> (i 
 
 // Values -----------------------------------------------------------------------------------------------------------------
 
-// Byte k of four as a signed integer.
-INTRIN float quant_to_f32(uint32_t quants, int k) {
-    return static_cast<float>(static_cast<int8_t>(quants >> 8 * k));
+// What kScaleElems values share. Types of single values have none.
+template <bool kOffset> struct scale_and_offset {
+    float scale;
+};
+template <> struct alignas(8) scale_and_offset<true> {
+    float scale, offset;
+};
+template <class Block, class = void> struct scale_of_type {
+    using type = void;
+    static constexpr bool kDecoded = false;
+};
+template <class Block> struct scale_of_type<Block, decltype(void(decode<Block>::kOffset))> {
+    using type = scale_and_offset<decode<Block>::kOffset>;
+    static constexpr bool kDecoded = decode<Block>::kElems > decode<Block>::kScaleElems;
+};
+template <class Block> using scale_t = typename scale_of_type<Block>::type;
+
+// Whether a scale takes so many instructions that lanes better share it: not if it is a field of the block as it stands.
+template <class Block> constexpr bool kScaleDecoded = scale_of_type<Block>::kDecoded;
+
+// Of values g kScaleElems and on of a row of blocks.
+template <class Block> INTRIN scale_t<Block> scale_at(const Block *blocks, unsigned g) {
+    using type = decode<Block>;
+    constexpr unsigned kScales = type::kElems / type::kScaleElems;
+    const Block &block = blocks[g / kScales];
+    if constexpr (type::kOffset) return {type::scale(block, g % kScales), type::offset(block, g % kScales)};
+    else return {type::scale(block, g % kScales)};
 }
 
-// Values `first` to first + kN - 1 of a row of blocks; first is a multiple of kN.
-template <class Block, int kN> INTRIN void values(const Block *blocks, int first, float (&out)[kN]) {
+// Types with points of eight values tell half a point, so that the compiler sees what the two halves share.
+template <class Type, class = void> constexpr bool kHasPoints = false;
+template <class Type> constexpr bool kHasPoints<Type, decltype(void(&Type::half_point))> = true;
+
+// Values `first` to first + kN - 1 of a row of blocks, which have this scale; first is a multiple of kN.
+template <class Block, int kN>
+INTRIN void values(const Block *blocks, unsigned first, scale_t<Block> shared, float (&out)[kN]) {
     using type = decode<Block>;
     static_assert(kN % 4 == 0 && type::kScaleElems % kN == 0, "one scale for all of them");
     const Block &block = blocks[first / type::kElems];
-    const int at = first % type::kElems;
-    const float scale = type::scale(block, at / type::kScaleElems);
-    [[maybe_unused]] float offset = 0.f;
-    if constexpr (type::kOffset) offset = type::offset(block, at / type::kScaleElems);
+    const unsigned at = first % type::kElems;
 #pragma unroll
     for (int i = 0; i < kN / 4; ++i) {
-        const uint32_t quants = type::quants4(block, at / 4 + i);
+        uint32_t quants;
+        if constexpr (kHasPoints<type> && kN % 8 == 0) quants = type::half_point(block, at / 8 + i / 2, i % 2);
+        else quants = type::quants4(block, at / 4 + i);
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-            const float product = __fmul_rn(scale, quant_to_f32(quants, k));
+            const float product = __fmul_rn(shared.scale, s8_to_f32(quants, k));
             // Without an offset nothing is added: -0 + 0 would be another zero.
-            if constexpr (type::kOffset) out[4 * i + k] = __fadd_rn(product, offset);
+            if constexpr (type::kOffset) out[4 * i + k] = __fadd_rn(product, shared.offset);
             else out[4 * i + k] = product;
         }
     }
+}
+
+// The same with a scale that is decoded for them.
+template <class Block, int kN> INTRIN void values(const Block *blocks, unsigned first, float (&out)[kN]) {
+    values(blocks, first, scale_at(blocks, first / decode<Block>::kScaleElems), out);
 }

@@ -66,6 +66,17 @@ template <class Smem> INTRIN Smem &smem() {
 INTRIN uint32_t smem_address(const void *p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 #endif
 
+// What lies at `p` as one vector, aligned to its size: one load. (A copy on the host, whose compilers may take it amiss that
+// memory is read as another type.)
+template <class V> INTRIN V vector_at(const void *p) {
+    V v;
+    PTX_OR_TWIN(v = *static_cast<const V *>(p), memcpy(&v, __builtin_assume_aligned(p, sizeof(V)), sizeof(V)));
+    return v;
+}
+
+// The compiler moves no load or store across it; no instruction. Keeps loads from being issued so early that registers run out.
+INTRIN void compiler_fence() { asm volatile("" ::: "memory"); }
+
 // Conversions -------------------------------------------------------------------------------------
 
 INTRIN float bf16_to_f32(uint16_t bits) { return bf16_to_f32_soft(bits); } // a shift on both sides
@@ -141,6 +152,15 @@ INTRIN int f32_to_s8(float x) {
     PTX_OR_TWIN(asm("cvt.rni.sat.s8.f32 %0, %1;" : "=r"(value) : "f"(x)),
                 value = max(-128, min(127, __float2int_rn(x))));
     return value;
+}
+
+// Byte k of four as a signed integer. ptxas makes one I2F.S8 of a byte of the register out of this pair; given a shift and
+// a cast it shifts and masks too, for sm_90.
+INTRIN float s8_to_f32(uint32_t bytes, int k) {
+    float x;
+    PTX_OR_TWIN(asm("{.reg .s32 byte; bfe.s32 byte, %1, %2, 8; cvt.rn.f32.s32 %0, byte;}" : "=f"(x) : "r"(bytes), "r"(8 * k)),
+                x = static_cast<float>(static_cast<int8_t>(bytes >> 8 * k)));
+    return x;
 }
 
 // Approximate functions: one instruction, relative error about 2^-22; subnormal arguments and results are zero.
@@ -359,6 +379,13 @@ INTRIN void bar_sync(unsigned id, unsigned threads AND_SITE) {
 INTRIN void bar_arrive(unsigned id, unsigned threads AND_SITE) {
     PTX_OR_TWIN(asm volatile("bar.arrive %0, %1;" : : "r"(id), "r"(threads) : "memory"),
                 emu::barrier(id, threads, emu::Arrival::Arrive, false, "bar.arrive", site));
+}
+
+// The same value, computed at this place: compilers sink it to its first use otherwise, from a time in which a kernel waits for
+// memory to a time in which all wait for the value.
+INTRIN float computed_here(float x) {
+    PTX_OR_TWIN(asm volatile("mov.f32 %0, %0;" : "+f"(x) : : "memory"), (void)0);
+    return x;
 }
 
 // Programmatic dependent launch: wait for the kernels before this one to finish (and read nothing of theirs earlier);

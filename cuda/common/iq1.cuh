@@ -9,9 +9,8 @@
 
 // Half `half` of a point, eight values of 2 bits.
 INTRIN uint32_t iq1_quants4(uint32_t point, bool down, int half) {
-    const uint32_t q = kIq1Points[point] >> 8 * half & 0xffu;
-    const uint32_t g = (q | q << 6 | q << 12 | q << 18) & 0x03030303u; // 2 bits to each byte
-    return down ? minus4<9>(g << 3) : minus4<7>(g << 3);
+    const uint32_t levels = down ? 0x0007fff7u : 0x000901f9u; // -9 -1 7, or -7 1 9
+    return __byte_perm(levels, 0, selector4(kIq1Points[point] >> 8 * half & 0xffu));
 }
 
 // d (2 sc + 1) / 8

@@ -5,11 +5,11 @@
 template <> struct decode<block_iq1_m> {
     static constexpr int kElems = QK_K, kScaleElems = 16;
     static constexpr bool kOffset = false;
-    static INTRIN uint32_t quants4(const block_iq1_m &b, int i) {
-        const int k = i / 2;
+    static INTRIN uint32_t half_point(const block_iq1_m &b, int k, int half) {
         const uint32_t h = nibble(b.qh, k);
-        return iq1_quants4(b.qs[k] | (h & 7) << 8, (h & 8) != 0, i % 2);
+        return iq1_quants4(b.qs[k] | (h & 7) << 8, (h & 8) != 0, half);
     }
+    static INTRIN uint32_t quants4(const block_iq1_m &b, int i) { return half_point(b, i / 2, i % 2); }
     static INTRIN float scale(const block_iq1_m &b, int g) {
         // Four u16 of four 3-bit scales; their top nibbles are d, lowest first.
         const uint32_t s01 = load_aligned<uint32_t, 4>(b.scales), s23 = load_aligned<uint32_t, 4>(b.scales + 4);

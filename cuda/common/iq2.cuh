@@ -6,10 +6,8 @@
 
 // Half `half` of a point, eight indices of 2 bits into 8, 25, 43; negated where the bit of `signs` is set.
 INTRIN uint32_t iq2_quants4(uint32_t point, uint32_t signs, int half) {
-    uint32_t k = point >> 8 * half & 0xffu; // four indices of 2 bits to the nibbles of a selector
-    k = (k | k << 4) & 0x0f0fu;
-    k = (k | k << 2) & 0x3333u;
-    return negate4(__byte_perm(0x002b1908u, 0, k), signs >> 4 * half);
+    const uint32_t selector = selector4(point >> 8 * half & 0xffu);
+    return negate4(__byte_perm(0x002b1908u, 0, selector), signs >> 4 * half);
 }
 
 // d (1/2 + sc) / 4

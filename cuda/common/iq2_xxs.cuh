@@ -10,9 +10,10 @@ template <> struct decode<block_iq2_xxs> {
         return reinterpret_cast<const uint8_t *>(b.qs + 4 * g);
     }
     static INTRIN uint32_t signs_scale(const block_iq2_xxs &b, int g) { return word<block_iq2_xxs>(group(b, g) + 4); }
-    static INTRIN uint32_t quants4(const block_iq2_xxs &b, int i) {
-        const int g = i / 8, k = i % 8 / 2;
-        return iq2_quants4(kIq2xxsPoints[group(b, g)[k]], even_signs(signs_scale(b, g) >> 7 * k & 127), i % 2);
+    static INTRIN uint32_t half_point(const block_iq2_xxs &b, int k, int half) {
+        const uint32_t signs = even_signs(signs_scale(b, k / 4) >> 7 * (k % 4) & 127);
+        return iq2_quants4(kIq2xxsPoints[group(b, k / 4)[k % 4]], signs, half);
     }
+    static INTRIN uint32_t quants4(const block_iq2_xxs &b, int i) { return half_point(b, i / 2, i % 2); }
     static INTRIN float scale(const block_iq2_xxs &b, int g) { return iq2_scale(b.d, signs_scale(b, g) >> 28); }
 };

@@ -61,12 +61,29 @@ INTRIN float warp_sum(float x) {
     return x;
 }
 
-// The sum over the block, in all threads. `partial` is for this sum alone.
-template <int kWarps> INTRIN float block_sum(float x, float (&partial)[kWarps]) {
+// The sum over the block, in all threads, the same bits in each. `partial` is for this sum alone. `meanwhile` runs before
+// the warps wait for each other.
+template <int kWarps, class F> INTRIN float block_sum(float x, float (&partial)[kWarps], F meanwhile) {
     static_assert(kWarps > 1 && kWarps <= 32, "one warp adds up the warps");
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     x = warp_sum(x);
     if (lane == 0) partial[warp] = x;
+    meanwhile();
     __syncthreads();
-    return warp_sum(lane < kWarps ? partial[lane] : 0.f); // every warp for itself: no second barrier
+    // Every warp for itself, so there is no second barrier. Every eighth of the sums by each lane, as loads that do not wait
+    // for each other, then three exchanges; with all of them in every lane the loads would take longer.
+    constexpr int kLanes = kWarps < 8 ? kWarps : 8;
+    static_assert((kLanes & (kLanes - 1)) == 0, "lanes in pairs");
+    float sum = partial[lane % kLanes];
+#pragma unroll
+    for (int w = kLanes; w < kWarps; w += kLanes) {
+        const int from = w + lane % kLanes;
+        sum = __fadd_rn(sum, w + kLanes <= kWarps || from < kWarps ? partial[from] : 0.f);
+    }
+#pragma unroll
+    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, lanes));
+    return sum;
+}
+template <int kWarps> INTRIN float block_sum(float x, float (&partial)[kWarps]) {
+    return block_sum(x, partial, [] {});
 }

@@ -33,6 +33,6 @@ template <> struct decode<block_bf16> {
 };
 
 // Overloads that are preferred over the template for blocks of quants.
-template <int kN> INTRIN void values(const block_f32 *p, int first, float (&out)[kN]) { scalar_values(p + first, out); }
-template <int kN> INTRIN void values(const block_f16 *p, int first, float (&out)[kN]) { scalar_values(p + first, out); }
-template <int kN> INTRIN void values(const block_bf16 *p, int first, float (&out)[kN]) { scalar_values(p + first, out); }
+template <int kN> INTRIN void values(const block_f32 *p, unsigned first, float (&out)[kN]) { scalar_values(p + first, out); }
+template <int kN> INTRIN void values(const block_f16 *p, unsigned first, float (&out)[kN]) { scalar_values(p + first, out); }
+template <int kN> INTRIN void values(const block_bf16 *p, unsigned first, float (&out)[kN]) { scalar_values(p + first, out); }

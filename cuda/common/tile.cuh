@@ -33,7 +33,7 @@ template <class Tile> struct tile_k4 {
     static constexpr bool kMins = true;
 
     using row = uint4; // a tile_head_k4
-    static INTRIN row load(const Tile &w, int r) { return *reinterpret_cast<const uint4 *>(&w.heads[r]); }
+    static INTRIN row load(const Tile &w, int r) { return vector_at<uint4>(&w.heads[r]); }
     static INTRIN void scales(row head, int i, float (&s)[2]) {
         const float d = f16_to_f32(static_cast<uint16_t>(head.x));
         const uint32_t four = i < 2 ? head.y & 0x3f3f3f3fu : (head.w & 0x0f0f0f0fu) | (head.y >> 2 & 0x30303030u);
@@ -49,7 +49,7 @@ template <class Tile> struct tile_k4 {
 
 template <> struct tile<block_q4_K> : tile_k4<tile_q4_K> {
     static INTRIN void fragments(const tile_q4_K &w, int i, int lane, uint32_t (&a)[2][4]) {
-        const uint4 qs = *reinterpret_cast<const uint4 *>(w.qs[i][lane]);
+        const uint4 qs = vector_at<uint4>(w.qs[i][lane]);
         const uint32_t words[4] = {qs.x, qs.y, qs.z, qs.w};
 #pragma unroll
         for (int s = 0; s < 2; ++s)
@@ -60,7 +60,7 @@ template <> struct tile<block_q4_K> : tile_k4<tile_q4_K> {
 
 template <> struct tile<block_q5_K> : tile_k4<tile_q5_K> {
     static INTRIN void fragments(const tile_q5_K &w, int i, int lane, uint32_t (&a)[2][4]) {
-        const uint4 qs = *reinterpret_cast<const uint4 *>(w.qs[i][lane]);
+        const uint4 qs = vector_at<uint4>(w.qs[i][lane]);
         const uint32_t words[4] = {qs.x, qs.y, qs.z, qs.w};
         const uint32_t high = w.qh[i][lane];
 #pragma unroll
@@ -76,8 +76,8 @@ template <> struct tile<block_q6_K> {
     static constexpr bool kMins = false;
 
     static INTRIN void fragments(const tile_q6_K &w, int i, int lane, uint32_t (&a)[2][4]) {
-        const uint4 qs = *reinterpret_cast<const uint4 *>(w.qs[i][lane]);
-        const uint2 qh = *reinterpret_cast<const uint2 *>(w.qh[i][lane]);
+        const uint4 qs = vector_at<uint4>(w.qs[i][lane]);
+        const uint2 qh = vector_at<uint2>(w.qh[i][lane]);
         const uint32_t words[4] = {qs.x, qs.y, qs.z, qs.w}, high[2] = {qh.x, qh.y};
 #pragma unroll
         for (int s = 0; s < 2; ++s)
@@ -90,12 +90,12 @@ template <> struct tile<block_q6_K> {
         float d;
     };
     static INTRIN row load(const tile_q6_K &w, int r) {
-        return {*reinterpret_cast<const uint4 *>(w.scales[r]), f16_to_f32(w.d[r])};
+        return {vector_at<uint4>(w.scales[r]), f16_to_f32(w.d[r])};
     }
     static INTRIN void scales(const row &head, int i, float (&s)[4]) {
         const uint32_t four = i == 0 ? head.scales.x : i == 1 ? head.scales.y : i == 2 ? head.scales.z : head.scales.w;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) s[j] = __fmul_rn(head.d, quant_to_f32(four, j));
+        for (int j = 0; j < 4; ++j) s[j] = __fmul_rn(head.d, s8_to_f32(four, j));
     }
 };
 
@@ -107,12 +107,12 @@ template <> struct tile<block_q8_0> {
     static INTRIN void fragments(const tile_q8_0 &w, int i, int lane, uint32_t (&a)[2][4]) {
 #pragma unroll
         for (int s = 0; s < 2; ++s) {
-            const uint4 qs = *reinterpret_cast<const uint4 *>(w.qs[2 * i + s][lane]);
+            const uint4 qs = vector_at<uint4>(w.qs[2 * i + s][lane]);
             a[s][0] = qs.x, a[s][1] = qs.y, a[s][2] = qs.z, a[s][3] = qs.w;
         }
     }
     using row = uint4; // eight f16
-    static INTRIN row load(const tile_q8_0 &w, int r) { return *reinterpret_cast<const uint4 *>(w.d[r]); }
+    static INTRIN row load(const tile_q8_0 &w, int r) { return vector_at<uint4>(w.d[r]); }
     static INTRIN void scales(row head, int i, float (&s)[2]) {
         const uint32_t two = i == 0 ? head.x : i == 1 ? head.y : i == 2 ? head.z : head.w;
         s[0] = f16_to_f32(static_cast<uint16_t>(two)), s[1] = f16_to_f32(static_cast<uint16_t>(two >> 16));

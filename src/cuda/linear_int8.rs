@@ -1,6 +1,7 @@
 //! Launches of repack, quantize and the integer linears. Shapes were checked by [`crate::ops`].
 
 use super::dequantize::holds;
+use super::runtime::Properties;
 use super::{Buffer, Gpu};
 use crate::error::{Error, Result};
 use crate::ops::linear::config::Int8Config;
@@ -62,7 +63,8 @@ pub(crate) fn linear_int8(w: &Matrix, x: &QuantizedTiles, y: &mut Tensor) -> Res
     holds("linear", &w.tiles, row_tiles * k_tiles * tile_bytes(w.ty).unwrap_or(0))?;
     holds("linear", x.tiles(), act_tiles(m, k) * size_of::<tile_act>())?;
     holds("linear", y, m * n)?;
-    let config = Int8Config::pick(w.ty, [m, n, k], gpu.properties().sms)?;
+    let Properties { sms, smem_per_sm, .. } = *gpu.properties();
+    let config = Int8Config::pick(w.ty, m.min(TILE_TOKENS), n, sms, smem_per_sm)?;
     let mut params = linear_int8_params {
         w: w.tiles.as_ptr().cast(),
         x: x.tiles().as_ptr().cast(),

@@ -16,7 +16,7 @@ macro_rules! linear_properties {
         exact_is_the_reference(case), fast_is_the_reference_on_rounded_activations(case),
         many_are_the_same_as_each_alone(many_case), rows_do_not_depend_on_each_other(case),
         head_linear_is_the_reference_and_leaves_other_columns(head_case);
-        every_type_and_width_is_computed, tells_rows_from_columns, refuses_what_does_not_fit }
+        every_type_and_width_is_computed, tells_rows_from_columns, waits_for_earlier_kernels, refuses_what_does_not_fit }
     };
 }
 pub(crate) use linear_properties;
@@ -243,6 +243,24 @@ pub fn tells_rows_from_columns(devices: &[Device]) {
             x[i] = 1.0;
             let column: Vec<f32> = (0..k).map(|j| (j * 100 + i) as f32).collect();
             assert_eq!(run(d, &w, &x, Precision::Exact).unwrap(), column, "unit vector {i}");
+        }
+    }
+}
+
+/// A layer on what another has just computed: nothing of it may be read before that one is sure to have ended.
+pub fn waits_for_earlier_kernels(devices: &[Device]) {
+    let (first, second) =
+        (random_weight(GgmlType::Q8_0, 1, 96, 64, 1), random_weight(GgmlType::Q4_0, 1, 9, 96, 2));
+    for d in devices {
+        for m in [1, 5, 40] {
+            let x = activations(m, 64, &mut Rng(m as u64));
+            let (mut between, mut y) = (poisoned(d, m, 96), poisoned(d, m, 9));
+            let (w, x) = (matrix(d, &first), tensor(d, 64, &x));
+            let second_on_device = matrix(d, &second);
+            linear(&w, &x, &mut between, Precision::Exact).unwrap();
+            linear(&second_on_device, &between, &mut y, Precision::Exact).unwrap();
+            let apart = run(d, &second, &host(&between), Precision::Exact).unwrap();
+            equal("y", &host(&y), &apart).unwrap_or_else(|e| panic!("{m} tokens on {}: {e}", d.name()));
         }
     }
 }

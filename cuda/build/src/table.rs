@@ -65,7 +65,7 @@ pub struct Entry {
     pub threads: u32,
     /// Bytes of dynamic shared memory: `sizeof(<family>_smem<args>)`.
     pub smem: u32,
-    /// Blocks that must fit on an SM at a time, which bounds the registers; 0 if that was left to the compiler.
+    /// Blocks that must fit on an SM at a time, which bounds the registers: the argument `blocks`; 0 without one.
     pub blocks: u32,
     /// Instructions that must be there ([`crate::inspect::matches()`]).
     pub expect: Vec<String>,
@@ -101,8 +101,6 @@ struct RawInstance {
     threads: Option<u32>,
     #[serde(default)]
     smem: u32,
-    #[serde(default)]
-    blocks: u32,
     #[serde(default)]
     expect: Vec<String>,
     #[serde(default)]
@@ -242,10 +240,13 @@ fn instances(family: &Family, row: &RawInstance) -> Result<Vec<Entry>> {
 
 fn entry(family: &Family, row: &RawInstance, args: Vec<Value>) -> Result<Entry> {
     let named = || family.args.iter().map(|(name, _)| name.as_str()).zip(&args);
-    let warps = named().find_map(|(name, value)| match value {
-        Value::Int(warps) if name == "warps" => Some(*warps),
-        _ => None,
-    });
+    let int = |of: &str| {
+        named().find_map(|(name, value)| match value {
+            Value::Int(n) if name == of => Some(*n),
+            _ => None,
+        })
+    };
+    let (warps, blocks) = (int("warps"), int("blocks").unwrap_or(0));
     let threads = match (warps, row.threads) {
         (Some(warps), None) => warps.saturating_mul(32),
         (None, Some(threads)) => threads,
@@ -257,29 +258,20 @@ fn entry(family: &Family, row: &RawInstance, args: Vec<Value>) -> Result<Entry> 
     }
     let labels = named().map(|(name, value)| format!("_{}", value.label(name)));
     let name = labels.fold(family.name.clone(), |name, label| name + &label);
-    if row.blocks > 32 || row.blocks * threads > MAX_THREADS_SM120 {
+    if blocks > 32 || blocks * threads > MAX_THREADS_SM120 {
         return Err(format!(
-            "blocks = {} of {threads} threads: an SM holds {MAX_THREADS_SM120} threads",
-            row.blocks
+            "blocks = {blocks} of {threads} threads: an SM holds {MAX_THREADS_SM120} threads"
         ));
     }
-    let RawInstance { smem, blocks, expect, forbid, .. } = row;
-    Ok(Entry {
-        name,
-        args,
-        threads,
-        smem: *smem,
-        blocks: *blocks,
-        expect: expect.clone(),
-        forbid: forbid.clone(),
-    })
+    let RawInstance { smem, expect, forbid, .. } = row;
+    Ok(Entry { name, args, threads, smem: *smem, blocks, expect: expect.clone(), forbid: forbid.clone() })
 }
 
 fn parse_arg(arg: &str) -> Result<(String, Kind)> {
     let (name, kind) = arg.split_once(':').ok_or(format!("argument `{arg}`: `name: kind` is expected"))?;
     let name = name.trim();
     check_name(name)?;
-    if ["threads", "smem", "blocks", "expect", "forbid", "entry"].contains(&name) {
+    if ["threads", "smem", "expect", "forbid", "entry"].contains(&name) {
         return Err(format!("an argument cannot be called `{name}`"));
     }
     Ok((name.into(), Kind::parse(kind.trim())?))
@@ -362,7 +354,7 @@ mod tests {
             ("[f]\nargs = ['t: type']\ninstances = [{ t = 'Q9_K', threads = 32 }]", "no type"),
             ("[f]\nargs = ['t: scalar']\ninstances = [{ t = 'Q4_K', threads = 32 }]", "no scalar"),
             ("[f]\nargs = []\ninstances = [{ threads = 32, smem = 101377 }]", "at most 101376"),
-            ("[f]\nargs = []\ninstances = [{ threads = 512, blocks = 4 }]", "an SM holds 1536"),
+            ("[f]\nargs = ['blocks: int']\ninstances = [{ threads = 512, blocks = 4 }]", "an SM holds 1536"),
             ("[f]\nargs = []\narchs = ['90z']\ninstances = [{ threads = 32 }]", "90z"),
             ("[F]\nargs = []\ninstances = [{ threads = 32 }]", "no lower-case identifier"),
             ("[f]\nargs = []\ninstances = [{ threads = 32 }, { threads = 64 }]", "two entries are called f"),

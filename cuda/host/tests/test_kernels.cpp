@@ -57,8 +57,8 @@ public:
         return static_cast<T *>(data);
     }
 
-    template <class Params> void run(const Params &params, std::uint32_t blocks) {
-        const test::Shape shape{{blocks, 1, 1}, kernel_.threads, kernel_.shared_bytes, 0, kernel_.pdl};
+    template <class Params> void run(const Params &params, std::uint32_t blocks, std::uint32_t slabs = 1) {
+        const test::Shape shape{{blocks, slabs, 1}, kernel_.threads, kernel_.shared_bytes, 0, kernel_.pdl};
         for (std::uint64_t seed = 0; seed < 2; ++seed) { // two orders of threads
             const test::Outcome outcome = test::launch(kernel_.run, params, shape, 2 * number_ + seed, buffers_);
             CHECK(outcome.status == EMU_OK, "%s, case %d: %s", kernel_.name, number_, outcome.report.c_str());
@@ -193,6 +193,63 @@ void mma(Job &job) {
     job.run(p, blocks);
 }
 
+void linear(Job &job) {
+    const int elems = job.value("ty"), slabs = job.random.between(1, 2);
+    linear_params p{};
+    p.n = job.size(job.value("rows"), job.value("rows") + 1);
+    p.m = job.random.between(1, job.value("tokens") + 1);
+    // Around a few steps of columns, or a few whole blocks.
+    p.k = elems == 1 ? job.size(64) : job.random.between(1, elems == 32 ? 5 : 2) * elems;
+    p.round = static_cast<linear_round>(elems == 1 ? 0 : job.random.between(0, 2));
+    p.x_head = p.k + job.random.between(0, 3);
+    p.y_head = p.n + job.random.between(0, 3);
+    p.x_stride = slabs * p.x_head + job.random.between(0, 3);
+    p.y_stride = slabs * p.y_head + job.random.between(0, 3);
+    // Nothing behind the last head of the last row.
+    const auto spread = [&](std::uint64_t stride, std::uint64_t head, std::uint32_t len) {
+        return stride * (p.m - 1) + head * (slabs - 1) + len;
+    };
+    p.w = job.bytes_in(std::size_t{p.n} * slabs * (p.k / elems * job.bytes("ty")));
+    p.x = job.floats_in(spread(p.x_stride, p.x_head, p.k));
+    p.y = job.out<float>(spread(p.y_stride, p.y_head, p.n) * sizeof(float));
+    job.run(p, tiles(p.n, job.value("rows")) * tiles(p.m, job.value("tokens")), slabs);
+}
+
+int round_up(int n, int to) { return (n + to - 1) / to; }
+
+void quantize(Job &job) {
+    quantize_params p{};
+    p.m = job.random.between(1, 17);
+    p.k = 32 * job.size(TILE_COLS / 32);
+    p.x = job.floats_in(std::size_t{p.m} * p.k);
+    const std::uint32_t blocks = round_up(p.m, TILE_TOKENS) * round_up(p.k, TILE_COLS);
+    p.out = job.out<tile_act>(blocks * sizeof(tile_act));
+    job.run(p, blocks);
+}
+
+void repack(Job &job) {
+    repack_params p{};
+    const int elems = job.value("ty");
+    p.n = job.random.between(1, 33);
+    p.k = elems * job.size(2);
+    p.src = job.bytes_in(std::size_t{p.n} * (p.k / elems) * job.bytes("ty"));
+    const std::size_t tiles = round_up(p.n, TILE_ROWS) * round_up(p.k, TILE_COLS);
+    p.out = job.out(tiles * (TILE_ROWS * TILE_COLS / elems * job.bytes("ty")));
+    job.run(p, round_up(static_cast<int>(tiles), job.value("warps")));
+}
+
+void linear_decode(Job &job) {
+    linear_int8_params p{};
+    const int elems = job.value("ty");
+    p.m = job.random.between(1, job.value("tokens"));
+    p.n = job.random.between(1, 50);
+    p.k_tiles = job.size(job.value("warps"), 20);
+    p.w = job.bytes_in(std::size_t{p.k_tiles} * round_up(p.n, TILE_ROWS) * (TILE_ROWS * TILE_COLS / elems * job.bytes("ty")));
+    p.x = static_cast<const tile_act *>(job.bytes_in(p.k_tiles * sizeof(tile_act)));
+    p.y = job.out<float>(std::size_t{p.m} * p.n * sizeof(float));
+    job.run(p, job.random.between(1, round_up(p.n, TILE_ROWS)));
+}
+
 struct Family {
     const char *name;
     void (*launch)(Job &job);
@@ -200,7 +257,9 @@ struct Family {
 constexpr Family kFamilies[] = {
     {"copy", copy},       {"dequantize", dequantize},       {"embed", embed},
     {"reduce", reduce},   {"layer_norm", layer_norm},       {"norm_quantize", norm_quantize},
-    {"mma_f16", mma},     {"mma_s8", mma},
+    {"quantize", quantize}, {"repack", repack},             {"linear_decode", linear_decode},
+    {"mma_f16", mma},     {"mma_s8", mma},                  {"linear_dot", linear},
+    {"linear_tile", linear},
 };
 
 const Family *family_of(const char *name) {

@@ -91,7 +91,7 @@ mod tests {
         let pick = |n| DequantizeConfig::pick(GgmlType::Q4_K, GgmlType::BF16, n).unwrap();
         let tile = pick(1).tile as usize;
         assert_eq!([pick(0), pick(tile), pick(tile + 1), pick(5 * tile)].map(|c| c.grid), [0, 1, 2, 5]);
-        assert_eq!(pick(3 * tile).to_string(), "dequantize_q4_k_bf16_t4096_w8 on 3 blocks");
+        assert_eq!(pick(3 * tile).to_string(), "dequantize_q4_k_bf16_t4096_w4 on 3 blocks");
         let rows = DequantizeConfig::pick_rows(GgmlType::Q6_K, GgmlType::F32, 7, 6144).unwrap();
         assert_eq!(rows.grid, 7 * 6144 / rows.tile);
         let many = DequantizeConfig::pick(GgmlType::F32, GgmlType::F32, usize::MAX);

@@ -5,6 +5,7 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::kernels::{self, Entry};
 use crate::quant::GgmlType;
+use crate::quant::tiles::TILE_ROWS;
 
 /// Up to this many tokens, dot products win over tiles: tiles are 64 tokens wide, full or not, and dot products of 8 tokens
 /// at a time use the FMA units about half as well.
@@ -71,7 +72,7 @@ fn instance(ty: GgmlType, m: usize) -> Option<(Entry, u32, u32)> {
 }
 
 /// A launch of an integer linear for up to 8 tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Int8Config {
     /// The kernel.
     pub entry: Entry,
@@ -80,24 +81,39 @@ pub struct Int8Config {
 }
 
 impl Int8Config {
-    /// For a matrix `[n, k]` in tiles and `m` tokens.
+    /// For a matrix of `n` rows in tiles and `m` tokens, on a GPU with `sms` SMs that have `smem_per_sm` bytes of shared memory.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there is no kernel for the type.
-    pub fn pick(ty: GgmlType, [m, n, _]: [usize; 3], sms: u32) -> Result<Self> {
-        let tokens = if m == 1 { 1 } else { 8 };
-        let v: usize = std::env::var("VARIANT").ok().and_then(|v| v.parse().ok()).unwrap_or(0);
-        let all: Vec<_> = kernels::linear_decode::INSTANCES.iter().filter(|i| i.ty == ty && i.tokens == tokens).collect();
-        let instance = all.get(v).copied().or(all.first().copied());
-        let instance = instance.ok_or_else(|| {
-            Error::unsupported(format!("integer linear of {ty}"), "no kernel was built for it")
-        })?;
-        // As many blocks of threads as an SM holds: each goes on to further rows, and copies ahead meanwhile.
-        let row_tiles = u32::try_from(n.div_ceil(16)).unwrap_or(u32::MAX);
-        let resident = sms.max(1) * instance.entry.blocks().max(1);
-        Ok(Int8Config { entry: instance.entry, grid: row_tiles.min(resident) })
+    pub fn pick(ty: GgmlType, m: usize, n: usize, sms: u32, smem_per_sm: u32) -> Result<Self> {
+        let row_tiles = u32::try_from(n.div_ceil(TILE_ROWS)).unwrap_or(u32::MAX);
+        let of_type =
+            kernels::linear_decode::INSTANCES.iter().filter(|i| i.ty == ty && m <= i.tokens as usize);
+        // All blocks of threads are there from the beginning and go on to further rows, for which they copy ahead.
+        let configs = of_type.map(|i| {
+            let by_smem = smem_per_sm / (i.entry.smem_bytes() + SMEM_OF_BLOCK);
+            let resident = sms.max(1) * i.blocks.min(by_smem).max(1);
+            let rounds = f64::from(row_tiles.div_ceil(resident));
+            let busy = f64::from(row_tiles) / (rounds * f64::from(resident));
+            let speed = busy
+                * if i.blocks <= 2 { 1.0 } else { THREE_BLOCKS }
+                * if i.tokens == 1 { ONE_TOKEN } else { 1.0 };
+            (speed, Int8Config { entry: i.entry, grid: row_tiles.min(resident) })
+        });
+        let best = configs.max_by(|(a, _), (b, _)| a.total_cmp(b));
+        let none = || Error::unsupported(format!("integer linear of {ty}"), "no kernel was built for it");
+        best.map(|(_, config)| config).ok_or_else(none)
     }
 }
+
+/// Shared memory that the system takes for each block of threads.
+const SMEM_OF_BLOCK: u32 = 1024;
+
+/// Rate of three blocks of threads on an SM with two thirds of the registers each, against two; H200.
+const THREE_BLOCKS: f64 = 0.9;
+
+/// Rate of the kernels that compute one token of a tile, against those that compute all; H200.
+const ONE_TOKEN: f64 = 1.1;
 
 impl fmt::Display for LinearConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -145,6 +161,17 @@ mod tests {
         }
         let many = LinearProblem { ty: GgmlType::F32, m: usize::MAX, n: usize::MAX, slabs: 1 };
         assert!(matches!(LinearConfig::pick(many), Err(Error::Capacity { .. })));
+    }
+
+    #[test]
+    fn integer_linears_fill_the_gpu() {
+        let pick = |m, n| Int8Config::pick(GgmlType::Q4_K, m, n, 132, 228 << 10).unwrap();
+        let names = [(1, 24576), (8, 24576), (8, 6144), (8, 100)].map(|(m, n)| pick(m, n).entry.name());
+        let two = "linear_decode_q4_k_t8_s3_b2_w8";
+        assert_eq!(names, ["linear_decode_q4_k_t1_s3_b2_w8", two, "linear_decode_q4_k_t8_s2_b3_w8", two]);
+        assert_eq!([pick(1, 24576).grid, pick(8, 6144).grid, pick(8, 100).grid], [264, 384, 7]);
+        assert!(Int8Config::pick(GgmlType::Q4_K, 9, 64, 132, 228 << 10).is_err());
+        assert!(Int8Config::pick(GgmlType::Q3_K, 1, 64, 132, 228 << 10).is_err());
     }
 
     #[test]
