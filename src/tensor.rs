@@ -8,7 +8,7 @@ mod tiles;
 
 pub use paged::{CacheType, PAGE_ROWS, PagedRows, RaggedRows};
 pub use quantized::{DeviceActivations, QuantizedRows};
-pub use tiles::{DeviceTiles, QuantizedTiles, TILE_TOKENS};
+pub use tiles::{DeviceTiles, GemmScratch, QuantizedTiles, TILE_TOKENS};
 
 use std::sync::Arc;
 

@@ -16,7 +16,7 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
     let shapes = [(6144, 2048), (2048, 16384), (16384, 6144), (6144, 24576), (12288, 6144), (2048, 2048)];
     for ty in [GgmlType::Q4_K, GgmlType::Q5_K, GgmlType::Q6_K, GgmlType::Q8_0] {
         for (k, n) in shapes {
-            for m in [1, 2, 4, 8] {
+            for m in [1, 2, 4, 8, 16, 32, 64, 512, 2048] {
                 case(bench, c, ty, m, n, k);
             }
         }
@@ -46,11 +46,11 @@ fn case(bench: &Bench, c: &mut Criterion, ty: GgmlType, m: usize, n: usize, k: u
     quantize(&x, &mut q).unwrap();
     let mut ys: Vec<Tensor> = (0..sets).map(|_| Tensor::zeros(&bench.device, m, n).unwrap()).collect();
 
-    linear_int8(&ws[0], &q, &mut ys[0]).unwrap();
+    linear_int8(&ws[0], &mut q, &mut ys[0]).unwrap();
     let rounded = reference::round_int8(&xs, k, reference::INT8_BLOCK).unwrap();
     compare(&name, &ys[0].to_vec().unwrap(), ty, &few, &rounded, n, k);
 
-    let mut launch = |i: usize| linear_int8(&ws[i], &q, &mut ys[i]);
+    let mut launch = |i: usize| linear_int8(&ws[i], &mut q, &mut ys[i]);
     bench.row(c, "linear_int8", Row { name, bytes: moved, sets, launch: &mut launch });
 }
 

@@ -164,6 +164,26 @@ typedef struct {
     uint32_t k_tiles;
 } linear_int8_params;
 
+/** Linear layer on int8 activations, for many tokens. */
+typedef struct {
+    /** `[n / 16, k_tiles]` tiles, the first rounded up. */
+    const void *w;
+    /** `[m / 8, k_tiles]`, the first rounded up. */
+    const tile_act *x;
+    /** `[m, n]` */
+    float *y;
+    /** `[gridDim.x, 2, rows, tokens]` of what a block of threads holds, for tiles that several share; aligned to 16. */
+    float *partial;
+    /** `[gridDim.x]`, zeros before the first launch; the kernel leaves zeros. */
+    uint32_t *arrived;
+    /** Tokens. */
+    uint32_t m;
+    /** Outputs. */
+    uint32_t n;
+    /** Tiles along a row. */
+    uint32_t k_tiles;
+} linear_gemm_params;
+
 /** Rows of a table by token id. */
 typedef struct {
     /** `[vocab, hidden]` blocks, aligned to 16. */

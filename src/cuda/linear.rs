@@ -33,7 +33,7 @@ pub(crate) fn linear_many(
     if !in_tiles.is_empty() {
         let mut q = QuantizedTiles::on(x.cuda()?.gpu(), x.rows(), x.cols())?;
         linear_int8::quantize(x, &mut q)?;
-        in_tiles.into_iter().try_for_each(|(w, y)| linear_int8::linear_int8(w, &q, y))?;
+        in_tiles.into_iter().try_for_each(|(w, y)| linear_int8::linear_int8(w, &mut q, y))?;
     }
     all.iter().try_for_each(|launch| launch.run(x))
 }

@@ -4,10 +4,10 @@ use super::dequantize::holds;
 use super::runtime::Properties;
 use super::{Buffer, Gpu};
 use crate::error::{Error, Result};
-use crate::ops::linear::config::Int8Config;
+use crate::ops::linear::config::{GemmConfig, Int8Config};
 use crate::quant::Weight;
 use crate::quant::tiles::{tile_bytes, tiles};
-use crate::sys::{linear_int8_params, quantize_params, repack_params, tile_act};
+use crate::sys::{linear_gemm_params, linear_int8_params, quantize_params, repack_params, tile_act};
 use crate::tensor::{DeviceTiles, Matrix, QuantizedTiles, TILE_TOKENS, Tensor};
 use crate::{kernels, quant};
 
@@ -55,7 +55,7 @@ pub(crate) fn quantize(x: &Tensor, q: &mut QuantizedTiles) -> Result<()> {
 }
 
 /// `y = W x`.
-pub(crate) fn linear_int8(w: &Matrix, x: &QuantizedTiles, y: &mut Tensor) -> Result<()> {
+pub(crate) fn linear_int8(w: &Matrix, x: &mut QuantizedTiles, y: &mut Tensor) -> Result<()> {
     let ([_, n, k], [m, _]) = (w.shape(), x.shape());
     let (w, y) = (w.tiles()?, y.cuda_mut()?);
     let gpu = w.tiles.gpu().with(x.tiles())?.with(y)?.clone();
@@ -64,24 +64,37 @@ pub(crate) fn linear_int8(w: &Matrix, x: &QuantizedTiles, y: &mut Tensor) -> Res
     holds("linear", x.tiles(), act_tiles(m, k) * size_of::<tile_act>())?;
     holds("linear", y, m * n)?;
     let Properties { sms, smem_per_sm, .. } = *gpu.properties();
-    let config = Int8Config::pick(w.ty, m.min(TILE_TOKENS), n, sms, smem_per_sm)?;
-    let mut params = linear_int8_params {
-        w: w.tiles.as_ptr().cast(),
-        x: x.tiles().as_ptr().cast(),
-        y: y.as_mut_ptr(),
-        m: 0,
-        n: count("outputs", n)?,
-        k_tiles: count("tiles", k_tiles)?,
-    };
-    // A launch for every tile of tokens.
-    for first in (0..m).step_by(TILE_TOKENS) {
-        params.m = (m - first).min(TILE_TOKENS) as u32;
-        // SAFETY: w and x have the tiles that the params say and y has `m` rows of `n` values, as was checked.
-        unsafe { gpu.launch(config.entry, [config.grid, 1, 1], &params) }?;
-        params.x = params.x.wrapping_add(k_tiles);
-        params.y = params.y.wrapping_add(TILE_TOKENS * n);
+    let x_tiles = x.tiles().as_ptr().cast::<tile_act>();
+    let (n_outputs, k_tiles) = (count("outputs", n)?, count("tiles", k_tiles)?);
+    if m > TILE_TOKENS {
+        let config = GemmConfig::pick(w.ty, m, [n, k], sms, smem_per_sm)?;
+        let scratch =
+            x.scratch_mut().ok_or_else(|| Error::unsupported("linear", "activations without scratch"))?;
+        let params = linear_gemm_params {
+            w: w.tiles.as_ptr().cast(),
+            x: x_tiles,
+            y: y.as_mut_ptr(),
+            partial: scratch.partial.as_mut_ptr(),
+            arrived: scratch.arrived.as_mut_ptr(),
+            m: count("tokens", m)?,
+            n: n_outputs,
+            k_tiles,
+        };
+        // SAFETY: w and x have the tiles that the params say and y has `m` rows of `n` values, as was checked; the scratch has
+        // room for the blocks of threads of every configuration.
+        return unsafe { gpu.launch(config.entry, [config.grid, 1, 1], &params) };
     }
-    Ok(())
+    let config = Int8Config::pick(w.ty, m, n, sms, smem_per_sm)?;
+    let params = linear_int8_params {
+        w: w.tiles.as_ptr().cast(),
+        x: x_tiles,
+        y: y.as_mut_ptr(),
+        m: m as u32,
+        n: n_outputs,
+        k_tiles,
+    };
+    // SAFETY: w and x have the tiles that the params say and y has `m` rows of `n` values, as was checked.
+    unsafe { gpu.launch(config.entry, [config.grid, 1, 1], &params) }
 }
 
 fn act_tiles(m: usize, k: usize) -> usize {

@@ -179,6 +179,43 @@ const _: () = {
     ["Offset of field: linear_int8_params::k_tiles"]
         [::core::mem::offset_of!(linear_int8_params, k_tiles) - 32usize];
 };
+#[doc = " Linear layer on int8 activations, for many tokens."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct linear_gemm_params {
+    #[doc = " `[n / 16, k_tiles]` tiles, the first rounded up."]
+    pub w: *const ::core::ffi::c_void,
+    #[doc = " `[m / 8, k_tiles]`, the first rounded up."]
+    pub x: *const tile_act,
+    #[doc = " `[m, n]`"]
+    pub y: *mut f32,
+    #[doc = " `[gridDim.x, 2, rows, tokens]` of what a block of threads holds, for tiles that several share; aligned to 16."]
+    pub partial: *mut f32,
+    #[doc = " `[gridDim.x]`, zeros before the first launch; the kernel leaves zeros."]
+    pub arrived: *mut u32,
+    #[doc = " Tokens."]
+    pub m: u32,
+    #[doc = " Outputs."]
+    pub n: u32,
+    #[doc = " Tiles along a row."]
+    pub k_tiles: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of linear_gemm_params"][::core::mem::size_of::<linear_gemm_params>() - 56usize];
+    ["Alignment of linear_gemm_params"][::core::mem::align_of::<linear_gemm_params>() - 8usize];
+    ["Offset of field: linear_gemm_params::w"][::core::mem::offset_of!(linear_gemm_params, w) - 0usize];
+    ["Offset of field: linear_gemm_params::x"][::core::mem::offset_of!(linear_gemm_params, x) - 8usize];
+    ["Offset of field: linear_gemm_params::y"][::core::mem::offset_of!(linear_gemm_params, y) - 16usize];
+    ["Offset of field: linear_gemm_params::partial"]
+        [::core::mem::offset_of!(linear_gemm_params, partial) - 24usize];
+    ["Offset of field: linear_gemm_params::arrived"]
+        [::core::mem::offset_of!(linear_gemm_params, arrived) - 32usize];
+    ["Offset of field: linear_gemm_params::m"][::core::mem::offset_of!(linear_gemm_params, m) - 40usize];
+    ["Offset of field: linear_gemm_params::n"][::core::mem::offset_of!(linear_gemm_params, n) - 44usize];
+    ["Offset of field: linear_gemm_params::k_tiles"]
+        [::core::mem::offset_of!(linear_gemm_params, k_tiles) - 48usize];
+};
 #[doc = " Rows of a table by token id."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -3,6 +3,7 @@
 use super::Device;
 use crate::cuda::{Buffer, Gpu};
 use crate::error::Result;
+use crate::ops::linear::config::GemmConfig;
 use crate::quant::GgmlType;
 use crate::quant::tiles::TILE_COLS;
 use crate::sys::tile_act;
@@ -30,6 +31,16 @@ pub struct QuantizedTiles {
     rows: usize,
     cols: usize,
     tiles: Buffer<u8>,
+    scratch: Option<GemmScratch>,
+}
+
+/// Where the blocks of threads of a product of many tokens meet: nothing in it outlives a launch.
+#[derive(Debug)]
+pub struct GemmScratch {
+    /// Sums of parts of rows.
+    pub partial: Buffer<f32>,
+    /// How many parts are there; zeros between launches.
+    pub arrived: Buffer<u32>,
 }
 
 impl QuantizedTiles {
@@ -43,7 +54,7 @@ impl QuantizedTiles {
     }
 
     pub(crate) fn on(gpu: &Gpu, rows: usize, cols: usize) -> Result<Self> {
-        let mut new = QuantizedTiles { rows: 0, cols, tiles: gpu.alloc(LABEL, 0)? };
+        let mut new = QuantizedTiles { rows: 0, cols, tiles: gpu.alloc(LABEL, 0)?, scratch: None };
         new.resize(rows, cols)?;
         Ok(new)
     }
@@ -59,6 +70,12 @@ impl QuantizedTiles {
         if bytes > self.tiles.len() {
             self.tiles = self.tiles.gpu().alloc(LABEL, bytes)?;
         }
+        if rows > TILE_TOKENS && self.scratch.is_none() {
+            let gpu = self.tiles.gpu();
+            let (partial, blocks) = GemmConfig::scratch(gpu.properties().sms);
+            let (partial, arrived) = (gpu.alloc(LABEL, partial)?, gpu.zeros(LABEL, blocks)?);
+            self.scratch = Some(GemmScratch { partial, arrived });
+        }
         (self.rows, self.cols) = (rows, cols);
         Ok(())
     }
@@ -71,6 +88,11 @@ impl QuantizedTiles {
     /// The tiles, in the front of a buffer that may be longer.
     pub fn tiles(&self) -> &Buffer<u8> {
         &self.tiles
+    }
+
+    /// For products of more tokens than a tile has; there if there are as many.
+    pub fn scratch_mut(&mut self) -> Option<&mut GemmScratch> {
+        self.scratch.as_mut()
     }
 
     /// As [`QuantizedTiles::tiles`], writable.

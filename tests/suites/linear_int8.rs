@@ -182,7 +182,7 @@ pub fn waits_for_earlier_kernels(devices: &[Device]) {
                 dequantize(&source, 0, 0..m, &mut x).unwrap();
             }
             quantize(&x, &mut q).unwrap();
-            linear_int8(&w, &q, &mut y).unwrap();
+            linear_int8(&w, &mut q, &mut y).unwrap();
             host(&y)
         };
         assert_eq!(results(true), results(false), "{}", d.name());
@@ -223,17 +223,17 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
     let mut q = QuantizedTiles::new(d, 3, 256).unwrap();
     quantize(&x, &mut q).unwrap();
     let (mut y, mut narrow, mut short) = (poisoned(d, 3, 6), poisoned(d, 3, 5), poisoned(d, 2, 6));
-    let wide = QuantizedTiles::new(d, 3, 512).unwrap();
+    let mut wide = QuantizedTiles::new(d, 3, 512).unwrap();
     let mut odd = QuantizedTiles::new(d, 3, 48).unwrap();
     refused(vec![
-        ("y cols", linear_int8(&w, &q, &mut narrow)),
-        ("y rows", linear_int8(&w, &q, &mut short)),
-        ("x cols", linear_int8(&w, &wide, &mut y)),
+        ("y cols", linear_int8(&w, &mut q, &mut narrow)),
+        ("y rows", linear_int8(&w, &mut q, &mut short)),
+        ("x cols", linear_int8(&w, &mut wide, &mut y)),
         ("q shape", quantize(&x, &mut QuantizedTiles::new(d, 2, 256).unwrap())),
         ("columns", quantize(&tensor(d, 48, &[1.0; 3 * 48]), &mut odd)),
     ]);
     let unsupported = |result: glm5::Result<()>| assert!(matches!(result, Err(Error::Unsupported { .. })));
-    unsupported(linear_int8(&blocks, &q, &mut y));
+    unsupported(linear_int8(&blocks, &mut q, &mut y));
     unsupported(linear(&w, &x, &mut y, Precision::Exact));
     unsupported(dequantize(&w, 0, 0..1, &mut tensor(d, 256, &[0.0; 256])));
     assert!([y, narrow, short].iter().all(untouched), "a refused call wrote something");

@@ -215,7 +215,7 @@ void linear(Job &job) {
     job.run(p, tiles(p.n, job.value("rows")) * tiles(p.m, job.value("tokens")), slabs);
 }
 
-int round_up(int n, int to) { return (n + to - 1) / to; }
+int round_up(std::uint32_t n, int to) { return (static_cast<int>(n) + to - 1) / to; }
 
 void quantize(Job &job) {
     quantize_params p{};
@@ -250,6 +250,25 @@ void linear_decode(Job &job) {
     job.run(p, job.random.between(1, round_up(p.n, TILE_ROWS)));
 }
 
+void linear_gemm(Job &job) {
+    linear_gemm_params p{};
+    const int elems = job.value("ty");
+    const int rows = TILE_ROWS * job.value("rows") * job.value("row_warps");
+    const int tokens = TILE_TOKENS * job.value("tokens") * job.value("token_warps");
+    p.m = job.random.between(1, tokens + 9);
+    p.n = job.random.between(1, rows + 20);
+    p.k_tiles = job.random.between(1, 4);
+    p.w = job.bytes_in(std::size_t{p.k_tiles} * round_up(p.n, TILE_ROWS) * (TILE_ROWS * TILE_COLS / elems * job.bytes("ty")));
+    p.x = static_cast<const tile_act *>(job.bytes_in(std::size_t{p.k_tiles} * round_up(p.m, TILE_TOKENS) * sizeof(tile_act)));
+    p.y = job.out<float>(std::size_t{p.m} * p.n * sizeof(float));
+    const int steps = round_up(p.m, tokens) * round_up(p.n, rows) * static_cast<int>(p.k_tiles);
+    const int blocks = job.random.between(1, std::min(steps, 4));
+    p.partial = job.out<float>(std::size_t{2} * blocks * rows * tokens * sizeof(float));
+    p.arrived = job.out<std::uint32_t>(blocks * sizeof(std::uint32_t));
+    std::fill_n(p.arrived, blocks, 0u);
+    job.run(p, blocks);
+}
+
 struct Family {
     const char *name;
     void (*launch)(Job &job);
@@ -258,6 +277,7 @@ constexpr Family kFamilies[] = {
     {"copy", copy},       {"dequantize", dequantize},       {"embed", embed},
     {"reduce", reduce},   {"layer_norm", layer_norm},       {"norm_quantize", norm_quantize},
     {"quantize", quantize}, {"repack", repack},             {"linear_decode", linear_decode},
+    {"linear_gemm", linear_gemm},
     {"mma_f16", mma},     {"mma_s8", mma},                  {"linear_dot", linear},
     {"linear_tile", linear},
 };

@@ -106,6 +106,48 @@ impl Int8Config {
     }
 }
 
+/// A launch of an integer linear for more than 8 tokens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GemmConfig {
+    /// The kernel.
+    pub entry: Entry,
+    /// Blocks of threads, all of them there from the beginning.
+    pub grid: u32,
+}
+
+impl GemmConfig {
+    /// For a matrix `[n, k]` in tiles and `m` tokens, on a GPU with `sms` SMs that have `smem_per_sm` bytes of shared memory.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if there is no kernel for the type.
+    pub fn pick(ty: GgmlType, m: usize, [n, k]: [usize; 2], sms: u32, smem_per_sm: u32) -> Result<Self> {
+        // The smallest tiles that hold all tokens, or the largest.
+        let tokens = |i: &kernels::linear_gemm::Instance| 8 * (i.tokens * i.token_warps) as usize;
+        let of_type = kernels::linear_gemm::INSTANCES.iter().filter(|i| i.ty == ty);
+        let best = of_type.min_by_key(|i| match tokens(i) {
+            held if held >= m => (0, held),
+            held => (1, usize::MAX - held),
+        });
+        let none = || Error::unsupported(format!("integer linear of {ty}"), "no kernel was built for it");
+        let i = best.ok_or_else(none)?;
+        let by_smem = smem_per_sm / (i.entry.smem_bytes() + SMEM_OF_BLOCK);
+        let resident = sms.max(1) * i.blocks.min(by_smem).max(1);
+        let tiles = n.div_ceil((16 * i.rows * i.row_warps) as usize) * m.div_ceil(tokens(i));
+        let steps = (tiles * k.div_ceil(256)).min(u32::MAX as usize) as u32;
+        Ok(GemmConfig { entry: i.entry, grid: resident.min(steps) })
+    }
+
+    /// Values that the partial sums of a launch take, and blocks of threads of the largest.
+    pub fn scratch(sms: u32) -> (usize, usize) {
+        let all = kernels::linear_gemm::INSTANCES.iter();
+        let sizes = all.map(|i| {
+            let blocks = (sms.max(1) * i.blocks) as usize;
+            (blocks * 2 * (16 * i.rows * i.row_warps * 8 * i.tokens * i.token_warps) as usize, blocks)
+        });
+        sizes.fold((0, 0), |(a, b), (c, d)| (a.max(c), b.max(d)))
+    }
+}
+
 /// Shared memory that the system takes for each block of threads.
 const SMEM_OF_BLOCK: u32 = 1024;
 
@@ -172,6 +214,19 @@ mod tests {
         assert_eq!([pick(1, 24576).grid, pick(8, 6144).grid, pick(8, 100).grid], [264, 384, 7]);
         assert!(Int8Config::pick(GgmlType::Q4_K, 9, 64, 132, 228 << 10).is_err());
         assert!(Int8Config::pick(GgmlType::Q3_K, 1, 64, 132, 228 << 10).is_err());
+    }
+
+    #[test]
+    fn many_tokens_take_the_tiles_that_hold_them() {
+        let pick = |m, shape| GemmConfig::pick(GgmlType::Q4_K, m, shape, 132, 228 << 10).unwrap();
+        let names = [9, 16, 17, 64, 2048].map(|m| pick(m, [24576, 6144]).entry.name());
+        let tiles = ["t2_rw4_tw1", "t2_rw4_tw1", "t4_rw4_tw1", "t4_rw4_tw2", "t4_rw4_tw2"]
+            .map(|t| format!("linear_gemm_q4_k_r2_{t}"));
+        assert!(names.iter().zip(&tiles).all(|(name, tile)| name.starts_with(tile)), "{names:?}");
+        // Never more blocks of threads than steps, and the scratch has room for all.
+        assert_eq!(pick(16, [16, 256]).grid, 1);
+        assert_eq!(pick(2048, [24576, 6144]).grid, 132);
+        assert!(GemmConfig::scratch(132).1 >= 396);
     }
 
     #[test]

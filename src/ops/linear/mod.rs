@@ -59,7 +59,7 @@ pub fn quantize(x: &Tensor, q: &mut QuantizedTiles) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Shape`] if they do not fit, [`Error::Unsupported`] for a matrix that is not in tiles; those of a launch.
-pub fn linear_int8(w: &Matrix, x: &QuantizedTiles, y: &mut Tensor) -> Result<()> {
+pub fn linear_int8(w: &Matrix, x: &mut QuantizedTiles, y: &mut Tensor) -> Result<()> {
     const OP: &str = "linear_int8";
     let [m, k] = x.shape();
     if w.slabs() != 1 || w.cols() != k {
