@@ -28,6 +28,7 @@ pub mod table;
 pub mod toolkit;
 mod value;
 
+pub use cache::folder as cache_folder;
 pub use table::Table;
 pub use toolkit::Toolkit;
 pub use value::{Kind, Value};

@@ -5,7 +5,7 @@
 
 use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use glm5_kernels::generate::{self, units, write_files};
 use glm5_kernels::inspect::inspect;
 use glm5_kernels::report::resources_md;
 use glm5_kernels::toolkit::version_of;
-use glm5_kernels::{Result, Table, Toolkit};
+use glm5_kernels::{Result, Table, Toolkit, cache_folder};
 
 fn main() -> ExitCode {
     let args: Vec<_> = env::args().skip(1).collect();
@@ -48,11 +48,11 @@ fn emulated(root: &Path, dir: &Path) -> Result<()> {
 }
 
 fn run(root: &Path, check: bool) -> Result<()> {
-    let cache = env::var_os("GLM5_KERNEL_CACHE").map_or(root.join("target/kernels"), PathBuf::from);
     let options = Options {
         cuda: root.join("cuda"),
-        out: cache.join("out"),
-        cache,
+        // Of this checkout alone: the cache may be shared.
+        out: root.join("target/kernel-images"),
+        cache: cache_folder(root.join("target/kernels"))?,
         archs: Arch::parse_list(DEFAULT_ARCHS)?,
         jobs: std::thread::available_parallelism().map_or(1, usize::from),
     };
