@@ -95,7 +95,15 @@ fn run(root: &Path, check: bool) -> Result<()> {
 }
 
 fn first_difference(there: &str, page: &str) -> String {
-    let lines = there.lines().chain([""]).zip(page.lines().chain([""]));
-    let (old, new) = lines.into_iter().find(|(old, new)| old != new).unwrap_or_default();
-    format!("docs/kernels/resources.md\n- {old}\n+ {new}")
+    let (mut there, mut page) = (there.lines(), page.lines());
+    loop {
+        match (there.next(), page.next()) {
+            (None, None) => return "docs/kernels/resources.md: ends of lines".into(),
+            (old, new) if old == new => {}
+            (old, new) => {
+                let shown = |line: Option<&str>| line.unwrap_or("(end)").to_owned();
+                return format!("docs/kernels/resources.md\n- {}\n+ {}", shown(old), shown(new));
+            }
+        }
+    }
 }
