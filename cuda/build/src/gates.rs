@@ -182,6 +182,8 @@ mod tests {
             assert!(only && broken[0].contains(reason), "{reason}: {broken:?}");
             assert!(broken[0].starts_with("gemm (sm_120a): "));
         }
+        let none_fits = "gemm (sm_120a): no block of 8 warps fits on an SM with 48";
+        assert_eq!(broken(Kernel { smem: 1025, ..good() })[1], none_fits);
         // 257 registers are rounded up to 264: one warp for each quarter of the registers.
         assert!(broken(Kernel { registers: 257, ..good() })[0].contains("enough for 128"));
         assert_eq!(broken(Kernel { arch: "sm_90a".into(), ..with("HGMMA") }), [""; 0]);
