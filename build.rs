@@ -6,9 +6,9 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use glm5_kernels::compile::{Arch, DEFAULT_ARCHS, NVCC_VARIABLES, Options, compile, images_rs};
+use glm5_kernels::compile::{Arch, NVCC_VARIABLES, Options, compile, images_rs};
 use glm5_kernels::generate::entries_rs;
-use glm5_kernels::{Result, Table, Toolkit};
+use glm5_kernels::{Result, Table, Toolkit, cache_folder};
 
 fn main() {
     if let Err(message) = run() {
@@ -20,17 +20,15 @@ fn run() -> Result<()> {
     let cuda = Path::new(&var("CARGO_MANIFEST_DIR")?).join("cuda");
     let out = PathBuf::from(var("OUT_DIR")?);
     println!("cargo::rerun-if-changed=cuda/instances.toml");
+    #[cfg(feature = "regen-bindings")]
+    regenerate_bindings()?; // before the table, which may not be written yet
     let table = Table::load(&cuda)?;
     write(&out.join("entries.rs"), &entries_rs(&table))?;
 
     println!("cargo::rerun-if-env-changed=DOCS_RS");
     let with_kernels = env::var_os("CARGO_FEATURE_CUDA").is_some() && env::var_os("DOCS_RS").is_none();
     let images = if with_kernels { kernels(&table, cuda, &out)? } else { images_rs(&[], None) };
-    write(&out.join("images.rs"), &images)?;
-
-    #[cfg(feature = "regen-bindings")]
-    regenerate_bindings()?;
-    Ok(())
+    write(&out.join("images.rs"), &images)
 }
 
 /// Compiles the kernels; the table of their images.
@@ -39,12 +37,11 @@ fn kernels(table: &Table, cuda: PathBuf, out: &Path) -> Result<String> {
     for name in ["NVCC", "CUDA_HOME", "GLM5_CUDA_ARCHS", "GLM5_KERNEL_CACHE"].iter().chain(NVCC_VARIABLES) {
         println!("cargo::rerun-if-env-changed={name}");
     }
-    let archs = env::var("GLM5_CUDA_ARCHS").unwrap_or(DEFAULT_ARCHS.into());
     let options = Options {
         cuda,
         out: out.join("kernels"),
-        cache: env::var_os("GLM5_KERNEL_CACHE").map_or(out.join("cache"), PathBuf::from),
-        archs: Arch::parse_list(&archs).map_err(|e| format!("GLM5_CUDA_ARCHS={archs}: {e}"))?,
+        cache: cache_folder(out.join("cache"))?,
+        archs: Arch::asked_for()?,
         jobs: var("NUM_JOBS")?.parse().unwrap_or(1),
     };
     let toolkit = Toolkit::find()?;

@@ -38,7 +38,10 @@ done
 
 cd "$(dirname "$0")/.."
 out=${out:-$PWD/target/bundle-$arch}
-[[ ! -e $out || -x $out/run-tests || (-d $out && -z $(ls -A "$out")) ]] || fail "$out exists and is no bundle"
+folder=${out##*/}
+# Only a bundle has this file.
+mark=.glm5-bundle
+[[ ! -e $out || -f $out/$mark || (-d $out && -z $(ls -A "$out")) ]] || fail "$out exists and is no bundle: no $mark in it"
 mkdir -p "${out%/*}"
 
 nvcc=${NVCC:-${CUDA_HOME:+$CUDA_HOME/bin/nvcc}}
@@ -51,9 +54,12 @@ fi
 cuda=$("$nvcc" --version) || fail "$nvcc does not run"
 cuda=$(sed -n 's/.*release \([0-9.]*\), V\([0-9.]*\).*/\1 \2/p' <<<"$cuda")
 
-# All is made in `new`, which takes its place when it is whole.
-new=$(mktemp -d "$out.XXXXXX")
-trap 'rm -rf "$new" "$new.tar.gz"' EXIT
+# All is made in `new`, which takes its place when it is whole; its name is that of the folder within the archive.
+beside=$(mktemp -d "$out.XXXXXX")
+trap 'rm -rf "$beside"' EXIT
+new=$beside/$folder
+mkdir "$new"
+touch "$new/$mark"
 
 GLM5_CUDA_ARCHS=$arch cargo build --release --locked --features cuda --test device --bench kernels \
     --message-format=json-render-diagnostics >"$new/messages"
@@ -68,26 +74,39 @@ rm "$new/messages"
 # are left out are those that need a newer glibc than the rest.
 g++ -O2 -std=c++17 -ffp-contract=off -static-libstdc++ -Wl,--gc-sections -Icuda cuda/host/*.cpp \
     cuda/host/tests/twins_gpu.cpp -x c++ cuda/host/tests/twins.cu -x none -ldl -o "$new/twins"
-"$nvcc" -std=c++17 -O3 -Icuda -fatbin -gencode="arch=compute_$arch,code=sm_$arch" -o "$new/twins.fatbin" \
+# By way of a plain name: nvcc hands its arguments to a shell.
+twins=$(mktemp -d)
+trap 'rm -rf "$beside" "$twins"' EXIT
+"$nvcc" -std=c++17 -O3 -Icuda -fatbin -gencode="arch=compute_$arch,code=sm_$arch" -o "$twins/twins.fatbin" \
     cuda/host/tests/twins.cu
+cp "$twins/twins.fatbin" "$new/"
 
 programs=("$new/device" "$new/kernels" "$new/twins")
 strip "${programs[@]}"
 glibc=$(objdump -T "${programs[@]}" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -1)
 number=${arch%[af]}
 commit=$(git describe --always --dirty 2>/dev/null || echo unknown)
-sed -e "s/@ARCH@/$arch/; s/@COMMIT@/$commit/; s/@MACHINE@/$(uname -m)/; s/@GLIBC@/${glibc#GLIBC_}/" \
-    -e "s/@CAPABILITY@/${number%?}.${number: -1}/; s/@CUDA@/${cuda% *}/; s/@NVCC@/${cuda#* }/" \
-    tools/bundle/README.txt >"$new/README.txt"
+text=$(<tools/bundle/README.txt)
+fill() { text=${text//"@$1@"/"$2"}; } # sed would read a tag or a path as its own language
+fill ARCH "$arch"
+fill COMMIT "$commit"
+fill MACHINE "$(uname -m)"
+fill GLIBC "${glibc#GLIBC_}"
+fill CAPABILITY "${number%?}.${number: -1}"
+fill CUDA "${cuda% *}"
+fill NVCC "${cuda#* }"
+printf '%s\n' "$text" >"$new/README.txt"
 cp tools/bundle/run-tests tools/bundle/run-benches "$new/"
 chmod 755 "$new" "$new"/run-*
 
-tar --sort=name --owner=0 --group=0 --numeric-owner --transform "s:^\.:${out##*/}:" -C "$new" -cf - . | gzip -9n >"$new.tar.gz"
-size=$(stat -c %s "$new.tar.gz")
+# From there, so that no name has to be changed on the way.
+archive=$beside/$folder.tar.gz
+(cd "$beside" && tar --sort=name --owner=0 --group=0 --numeric-owner -cf - -- "$folder") | gzip -9n >"$archive"
+size=$(stat -c %s "$archive")
 ((size <= most_bytes)) || fail "the archive has $size bytes, more than $most_bytes; nothing was kept"
 
 rm -rf "$out"
 mv -T "$new" "$out"
-mv "$new.tar.gz" "$out.tar.gz"
+mv -T "$archive" "$out.tar.gz"
 printf '%s.tar.gz: %d.%d MiB (at most 16), glibc %s or newer; unpacked: %s\n' \
     "$out" $((size >> 20)) $((size * 10 / (1 << 20) % 10)) "${glibc#GLIBC_}" "$out"

@@ -30,6 +30,11 @@ if [ -z "${LIBCLANG_PATH:-}" ]; then
     fi
     export LIBCLANG_PATH="$dir/clang/native"
 fi
+# bindgen would panic.
+if [ ! -f "$LIBCLANG_PATH" ] && ! compgen -G "$LIBCLANG_PATH/libclang*" >/dev/null; then
+    echo "regen-bindings.sh: LIBCLANG_PATH=$LIBCLANG_PATH: no libclang there" >&2
+    exit 1
+fi
 
 before=$(mktemp -d)
 # The build writes into src/sys itself. What a check found there is put back, with a new time: so the next run generates again.

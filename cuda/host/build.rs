@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use glm5_kernels::generate::{emulated, write_files};
 use glm5_kernels::host::{Options, Source, objects};
-use glm5_kernels::{Result, Table};
+use glm5_kernels::{Result, Table, cache_folder};
 
 /// The hooks before memory accesses, which the emulator answers: it finds races in shared memory and misaligned accesses.
 /// The sanitizer's own runtime is not linked. A `.cu` file is C++ here.
@@ -40,7 +40,7 @@ fn run() -> Result<()> {
     let tool = compiler(cuda)?;
     let options = Options {
         cuda: cuda.to_owned(),
-        cache: env::var_os("GLM5_KERNEL_CACHE").map_or(out.join("cache"), PathBuf::from).join("host"),
+        cache: cache_folder(out.join("cache"))?.join("host"),
         jobs: var("NUM_JOBS")?.parse().unwrap_or(1),
         compiler: || tool.to_command(),
     };
@@ -70,7 +70,14 @@ fn run() -> Result<()> {
     link.args(objects(&tests, &options)?).args(&library).arg("-ldl").arg("-o").arg(&program);
     let output = link.output().map_err(|e| e.to_string())?;
     if !output.status.success() {
-        return Err(format!("{link:?}\n{}", String::from_utf8_lossy(&output.stderr)));
+        // Not the command: it would be printed with its environment.
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!(
+            "{}: linking {} ({})\n{said}",
+            tool.path().display(),
+            program.display(),
+            output.status
+        ));
     }
     println!("cargo::rustc-env=EMU_TESTS={}", program.display());
     Ok(())

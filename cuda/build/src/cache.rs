@@ -3,11 +3,15 @@
 //!
 //! Neither times nor paths count, so checking out another branch and back compiles nothing, and touching one kernel
 //! compiles that kernel. Used for nvcc ([`crate::compile`]) and for the host's compiler ([`crate::host`]).
+//!
+//! Beside what is kept lies a sum of its contents: a file cut short by a full disk or a lost machine is compiled again.
 
 use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,15 +36,75 @@ pub(crate) fn key(files: &Files, dir: &str, text: &str, told: impl Hash) -> Resu
     Ok(hasher.finish())
 }
 
+/// The folder where compiled units are kept: `GLM5_KERNEL_CACHE`, or `otherwise` if that is not set.
+///
+/// # Errors
+/// A relative path, which would be another folder for each program that asks.
+pub fn folder(otherwise: PathBuf) -> Result<PathBuf> {
+    folder_of(env::var_os("GLM5_KERNEL_CACHE"), otherwise)
+}
+
+fn folder_of(set: Option<OsString>, otherwise: PathBuf) -> Result<PathBuf> {
+    match set.filter(|set| !set.is_empty()).map(PathBuf::from) {
+        None => Ok(otherwise),
+        Some(path) if path.is_absolute() => Ok(path),
+        Some(path) => Err(format!("GLM5_KERNEL_CACHE={}: an absolute path is needed", path.display())),
+    }
+}
+
+/// The contents of files that were [`keep`]t together, if they are all there and whole.
+pub(crate) fn kept<const N: usize>(files: [&Path; N]) -> Option<[Vec<u8>; N]> {
+    let mut contents = [const { Vec::new() }; N];
+    for (file, contents) in files.iter().zip(&mut contents) {
+        *contents = fs::read(file).ok()?;
+    }
+    let there = fs::read_to_string(sum_beside(files[0])).ok()?;
+    (there == sum(&contents)).then_some(contents)
+}
+
+/// Writes what is known of the contents of files that lie there, so that [`kept`] finds them.
+pub(crate) fn keep<const N: usize>(files: [&Path; N], contents: &[Vec<u8>; N]) -> Result<()> {
+    write(&sum_beside(files[0]), sum(contents).as_bytes())
+}
+
+fn sum_beside(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".sum");
+    name.into()
+}
+
+fn sum<const N: usize>(contents: &[Vec<u8>; N]) -> String {
+    let mut hasher = DefaultHasher::new();
+    contents.hash(&mut hasher);
+    format!("{:016x}\n", hasher.finish())
+}
+
+/// Writes a file that appears whole or not at all, whoever else writes it.
+pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<()> {
+    let unfinished = unfinished(path);
+    fs::write(&unfinished, contents).map_err(|e| format!("{}: {e}", unfinished.display()))?;
+    fs::rename(&unfinished, path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn unfinished(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    name.into()
+}
+
 /// Runs a compiler, told where to write; `to` appears whole or not at all. Returns what it said.
 pub(crate) fn run(mut compiler: Command, source: &Path, to: &Path) -> Result<String> {
-    let unfinished = to.with_extension(format!("{}.tmp", std::process::id()));
+    let unfinished = unfinished(to);
     let name = compiler.get_program().to_string_lossy().into_owned();
     let output = compiler.arg("-o").arg(&unfinished).output().map_err(|e| format!("{name}: {e}"))?;
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
         _ = fs::remove_file(&unfinished);
         return Err(format!("{name} failed on {} ({})\n{said}", source.display(), output.status));
+    }
+    if !fs::metadata(&unfinished).is_ok_and(|file| file.len() > 0) {
+        _ = fs::remove_file(&unfinished);
+        return Err(format!("{name} reports success on {}, but wrote no file\n{said}", source.display()));
     }
     fs::rename(&unfinished, to).map_err(|e| format!("{}: {e}", to.display()))?;
     Ok(said.into_owned())
@@ -122,4 +186,21 @@ fn normal(path: &str) -> String {
         }
     }
     parts.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_is_the_same_for_all() {
+        let folder = |set: Option<&str>| folder_of(set.map(OsString::from), "/otherwise".into());
+        assert_eq!(folder(None), Ok("/otherwise".into()));
+        assert_eq!(folder(Some("")), Ok("/otherwise".into()));
+        assert_eq!(folder(Some("/kernels")), Ok("/kernels".into()));
+        assert_eq!(
+            folder(Some("kernels")),
+            Err("GLM5_KERNEL_CACHE=kernels: an absolute path is needed".into())
+        );
+    }
 }

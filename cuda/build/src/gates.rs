@@ -10,6 +10,9 @@ pub const REGISTERS: u32 = 65_536;
 /// Registers are allotted to warps in units that make this many per thread.
 const REGISTER_UNIT: u32 = 8;
 
+/// Parts of an SM that have schedulers and registers of their own.
+const QUARTERS: u32 = 4;
+
 /// What sm_120 does not have: warpgroup matrix instructions (sm_90), those of tcgen05 (sm_100).
 const NOT_ON_SM120: &[&str] =
     &["HGMMA", "IGMMA", "QGMMA", "BGMMA", "UTCHMMA", "UTCIMMA", "UTCQMMA", "UTCOMMA", "UTCCP"];
@@ -42,12 +45,13 @@ pub fn violations(family: &Family, entry: &Entry, kernel: &Kernel) -> Vec<String
             broken.push(format!("{} ({}): {what}", entry.name, kernel.arch));
         }
     };
-    let registers = kernel.registers.next_multiple_of(REGISTER_UNIT) * entry.threads;
     require(
-        registers <= REGISTERS,
+        warps_by_registers(kernel) >= entry.threads / 32,
         format!(
-            "{} registers for each of {} threads: {registers} of {REGISTERS}",
-            kernel.registers, entry.threads
+            "{} registers for each of {} threads: the registers of an SM are enough for {}",
+            kernel.registers,
+            entry.threads,
+            warps_by_registers(kernel) * 32
         ),
     );
     let smem = kernel.smem + entry.smem;
@@ -69,13 +73,17 @@ pub fn violations(family: &Family, entry: &Entry, kernel: &Kernel) -> Vec<String
             false => "calls griddep_wait(), but is not `pdl`".into(),
         },
     );
-    for pattern in &entry.expect {
-        require(kernel.count(pattern) > 0, format!("no {pattern}"));
+    for broken in entry.expect.iter().filter_map(|expect| expect.broken(kernel)) {
+        require(false, broken);
     }
     for pattern in &entry.forbid {
         require(kernel.count(pattern) == 0, format!("{} times {pattern}", kernel.count(pattern)));
     }
     if kernel.arch.starts_with("sm_12") {
+        require(
+            blocks_per_sm(entry, kernel) > 0,
+            format!("no block of {} warps fits on an SM with 48", entry.threads / 32),
+        );
         for pattern in NOT_ON_SM120 {
             require(kernel.count(pattern) == 0, format!("{pattern}, which this architecture lacks"));
         }
@@ -85,28 +93,36 @@ pub fn violations(family: &Family, entry: &Entry, kernel: &Kernel) -> Vec<String
     broken
 }
 
+/// Warps whose registers fit into an SM. Each of its quarters has a quarter of them, for whole warps.
+fn warps_by_registers(kernel: &Kernel) -> u32 {
+    let each = kernel.registers.next_multiple_of(REGISTER_UNIT).max(REGISTER_UNIT) * 32;
+    REGISTERS / QUARTERS / each * QUARTERS
+}
+
 /// Blocks that fit on an SM at a time, by registers, shared memory and warps.
 pub fn blocks_per_sm(entry: &Entry, kernel: &Kernel) -> u32 {
-    let (warps, smem) = match kernel.arch.starts_with("sm_12") {
-        true => (48, 102_400),
-        false => (64, 233_472),
+    let (warps, smem, blocks) = match kernel.arch.starts_with("sm_12") {
+        true => (48, 102_400, 24),
+        false => (64, 233_472, 32),
     };
-    let by_registers = REGISTERS / (kernel.registers.next_multiple_of(REGISTER_UNIT).max(1) * entry.threads);
+    let by_registers = warps_by_registers(kernel) / (entry.threads / 32);
     // Each block takes 1 KiB for the system besides.
     let by_smem = smem / (kernel.smem + entry.smem + 1024);
-    by_registers.min(by_smem).min(warps / (entry.threads / 32)).min(32)
+    by_registers.min(by_smem).min(warps / (entry.threads / 32)).min(blocks)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Table;
+    use crate::inspect::Mix;
 
     const TABLE: &str = r#"
         [gemm]
         args = []
         hot = true
         expect = ["LDG.128"]
+        expect_loop = ["LDG.128 >= 2", "FFMA"]
         forbid = ["ATOM"]
         instances = [{ threads = 256, smem = 100352 }]
     "#;
@@ -117,9 +133,14 @@ mod tests {
             arch: "sm_120a".into(),
             registers: 249,
             smem: 1024,
-            instructions: [("LDG.E.128".to_string(), 2), ("EXIT".to_string(), 1)].into(),
+            instructions: mix(&[("LDG.E.128", 3), ("FFMA", 1), ("EXIT", 1)]),
+            loops: vec![mix(&[("LDG.E.128", 2), ("FFMA", 1)]), mix(&[("LDG.E.128", 1)])],
             ..Kernel::default()
         }
+    }
+
+    fn mix(items: &[(&str, u32)]) -> Mix {
+        items.iter().map(|(opcode, n)| (opcode.to_string(), *n)).collect()
     }
 
     fn broken(kernel: Kernel) -> Vec<String> {
@@ -140,7 +161,13 @@ mod tests {
             (Kernel { smem: 1025, ..good() }, "101377 bytes of shared memory"),
             (Kernel { stack: 8, ..good() }, "8 bytes of local memory"),
             (Kernel { spills: 4, ..good() }, "4 bytes of spills"),
-            (Kernel { instructions: [("LDG.E.64".to_string(), 2)].into(), ..good() }, "no LDG.128"),
+            (Kernel { instructions: mix(&[("LDG.E.64", 2)]), ..good() }, "no LDG.128"),
+            // Enough of them, but not in one loop.
+            (
+                Kernel { loops: vec![mix(&[("LDG.E.128", 1), ("FFMA", 1)]); 2], ..good() },
+                "at most 1 LDG.128 in a loop, 2 are expected",
+            ),
+            (Kernel { loops: vec![mix(&[("LDG.E.128", 3)])], ..good() }, "no FFMA in a loop"),
             (with("STL.64"), "instructions on local memory"),
             (with("LDL"), "instructions on local memory"),
             (with("ATOM.E.ADD"), "1 times ATOM"),
@@ -150,11 +177,15 @@ mod tests {
         ];
         for (kernel, reason) in cases {
             let broken = broken(kernel);
-            assert!(broken.len() == 1 && broken[0].contains(reason), "{reason}: {broken:?}");
+            // What does not fit is told with its cause, and that no block runs.
+            let only = broken.len() == 1 || broken.len() == 2 && broken[1].contains("no block of 8 warps");
+            assert!(only && broken[0].contains(reason), "{reason}: {broken:?}");
             assert!(broken[0].starts_with("gemm (sm_120a): "));
         }
-        // 257 registers are rounded up to 264, times 256 threads.
-        assert!(broken(Kernel { registers: 257, ..good() })[0].contains("67584 of 65536"));
+        let none_fits = "gemm (sm_120a): no block of 8 warps fits on an SM with 48";
+        assert_eq!(broken(Kernel { smem: 1025, ..good() })[1], none_fits);
+        // 257 registers are rounded up to 264: one warp for each quarter of the registers.
+        assert!(broken(Kernel { registers: 257, ..good() })[0].contains("enough for 128"));
         assert_eq!(broken(Kernel { arch: "sm_90a".into(), ..with("HGMMA") }), [""; 0]);
     }
 
@@ -181,6 +212,7 @@ mod tests {
         assert_eq!(with("sm_120a", 32, 0), 6); // 48 warps
         assert_eq!(with("sm_90a", 32, 0), 8); // 64 warps
         assert_eq!(with("sm_120a", 65, 0), 3); // 72 registers
+        assert_eq!(with("sm_120a", 168, 0), 1); // 3 warps in a quarter, 12 in all
         assert_eq!(with("sm_120a", 32, 50_176 - 64), 2); // with the system's 1 KiB each exactly all
         assert_eq!(with("sm_120a", 32, 50_176 - 63), 1);
     }

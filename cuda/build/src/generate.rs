@@ -253,11 +253,15 @@ mod tests {
         let files = emulated(&Table::parse(TABLE).unwrap());
         let names: Vec<_> = files.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["dequantize.0.cpp", "dequantize.1.cpp", "touch.0.cpp", "entries.cpp"]);
-        let row = "{\"dequantize\", \"dequantize_q4_k_bf16_w4\", emu_dequantize_q4_k_bf16_w4, 128, 2048, \
+        let row = "{\"dequantize\", \"dequantize_q4_k_bf16_w4\", emu_dequantize_q4_k_bf16_w4, 128, 2048, false, \
                    {{\"ty\", decode<block_q4_K>::kElems, sizeof(block_q4_K)}, {\"out\", 1, sizeof(bf16)}, \
                    {\"warps\", 4, 0}}},";
         assert!(files[3].1.contains(row), "{}", files[3].1);
-        assert!(files[3].1.contains("{\"touch\", \"touch\", emu_touch, 64, 0, {}},"), "{}", files[3].1);
+        assert!(
+            files[3].1.contains("{\"touch\", \"touch\", emu_touch, 64, 0, false, {}},"),
+            "{}",
+            files[3].1
+        );
     }
 
     #[test]

@@ -61,9 +61,11 @@ fn object(
     let key = cache::key(&Files { root: cuda, without: None }, &dir, &text, (told, version))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let kept = cache.join(format!("{name}-{key:016x}.o"));
-    if !kept.is_file() {
+    if cache::kept([kept.as_path()]).is_none() {
         compiler.arg("-c").arg(path);
         cache::run(compiler, path, &kept)?;
+        let code = fs::read(&kept).map_err(|e| format!("{}: {e}", kept.display()))?;
+        cache::keep([kept.as_path()], &[code])?;
     }
     Ok(kept)
 }
@@ -98,14 +100,15 @@ mod tests {
 
         /// How many of the three files were compiled.
         fn compiled(&self, define: &str, flags: &'static [&'static str]) -> usize {
-            let objects = || fs::read_dir(self.0.join("cache")).map_or(0, Iterator::count);
-            let before = objects();
+            _ = fs::remove_file(self.0.join("log"));
             let paths = ["cuda/host/emu.cpp", "cuda/host/fiber.cpp", "out/add.0.cpp"];
             let sources = paths.map(|path| Source { path: self.0.join(path), flags });
             let compiler = || {
                 // Writes what it was told, if it was told where.
                 let mut sh = Command::new("sh");
-                let script = "for a; do [ \"$last\" = -o ] && echo \"$@\" >$a; last=$a; done";
+                let script =
+                    "for a; do [ \"$last\" = -o ] && echo \"$@\" >$a && echo $a >>\"$LOG\"; last=$a; done; :";
+                sh.env("LOG", self.0.join("log"));
                 sh.args(["-c", script, "sh", define, "-I"]).arg(self.0.join("cuda"));
                 sh
             };
@@ -113,7 +116,7 @@ mod tests {
                 Options { cuda: self.0.join("cuda"), cache: self.0.join("cache"), jobs: 2, compiler };
             let made = super::objects(&sources, &options).unwrap();
             assert!(made.len() == 3 && made.iter().all(|path| path.is_file()), "{made:?}");
-            objects() - before
+            fs::read_to_string(self.0.join("log")).unwrap_or_default().lines().count()
         }
     }
 
@@ -138,6 +141,20 @@ mod tests {
         assert_eq!(project.compiled("-DA", &[]), 0, "the objects of before are kept");
         assert_eq!(project.compiled("-DB", &[]), 3);
         assert_eq!(project.compiled("-DA", &["-fsanitize=thread"]), 3);
+    }
+
+    #[test]
+    fn damaged_objects_are_compiled_again() {
+        let project = Project::new("damaged");
+        project.compiled("-DA", &[]);
+        let files = fs::read_dir(project.0.join("cache")).unwrap().map(|file| file.unwrap().path());
+        let object = files.into_iter().find(|path| path.to_string_lossy().ends_with(".o")).unwrap();
+        let whole = fs::read(&object).unwrap();
+        for part in [0, whole.len() / 2] {
+            fs::write(&object, &whole[..part]).unwrap();
+            assert_eq!(project.compiled("-DA", &[]), 1);
+            assert_eq!(project.compiled("-DA", &[]), 0);
+        }
     }
 
     #[test]

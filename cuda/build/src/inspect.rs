@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::loops::{Step, loops};
 use crate::toolkit::run;
 use crate::{Result, Toolkit};
 
@@ -26,14 +27,28 @@ pub struct Kernel {
     /// Bytes of spills, stored and loaded.
     pub spills: u32,
     /// How often each opcode occurs, modifiers included: `LDG.E.128`.
-    pub instructions: BTreeMap<String, u32>,
+    pub instructions: Mix,
+    /// The same for each loop, those within it included.
+    pub loops: Vec<Mix>,
 }
+
+/// How often each opcode occurs.
+pub type Mix = BTreeMap<String, u32>;
 
 impl Kernel {
     /// How many of its instructions match ([`matches()`]).
     pub fn count(&self, pattern: &str) -> u32 {
-        self.instructions.iter().filter(|(opcode, _)| matches(pattern, opcode)).map(|(_, n)| n).sum()
+        count(&self.instructions, pattern)
     }
+
+    /// How many match in that loop which has most of them.
+    pub fn most_in_a_loop(&self, pattern: &str) -> u32 {
+        self.loops.iter().map(|mix| count(mix, pattern)).max().unwrap_or(0)
+    }
+}
+
+fn count(mix: &Mix, pattern: &str) -> u32 {
+    mix.iter().filter(|(opcode, _)| matches(pattern, opcode)).map(|(_, n)| n).sum()
 }
 
 /// Whether `opcode` is the instruction of `pattern` and has all of its modifiers, in any place: `LDG.128` matches
@@ -53,11 +68,15 @@ pub fn inspect(toolkit: &Toolkit, out: &Path, unit: &str) -> Result<Vec<Kernel>>
     let report = fs::read_to_string(&report).map_err(|e| format!("{}: {e}", report.display()))?;
     let sass = run(Command::new(toolkit.cuobjdump()?).arg("-sass").arg(out.join(format!("{unit}.fatbin"))))?;
     let mut kernels = parse_report(&report);
-    let mut instructions = parse_sass(&sass);
+    let mut codes = parse_sass(&sass);
     for kernel in &mut kernels {
-        kernel.instructions = instructions
+        let code = codes
             .remove(&(kernel.arch.clone(), kernel.name.clone()))
             .ok_or_else(|| format!("{unit}: no {} in the code for {}", kernel.name, kernel.arch))?;
+        kernel.instructions = mix(code.iter().map(|(_, opcode)| *opcode));
+        let steps: Vec<_> = code.iter().map(|(step, _)| step.clone()).collect();
+        let mixes = loops(&steps).into_iter().map(|places| mix(places.into_iter().map(|i| code[i].1)));
+        kernel.loops = mixes.collect();
     }
     Ok(kernels)
 }
@@ -92,34 +111,44 @@ fn number_before(line: &str, unit: &str) -> u32 {
     before[digits..].parse().unwrap_or(0)
 }
 
-type Mixes = BTreeMap<(String, String), BTreeMap<String, u32>>;
+fn mix<'a>(opcodes: impl Iterator<Item = &'a str>) -> Mix {
+    opcodes.fold(Mix::new(), |mut mix, opcode| {
+        *mix.entry(opcode.into()).or_default() += 1;
+        mix
+    })
+}
 
-/// Instruction counts by architecture and function.
-fn parse_sass(sass: &str) -> Mixes {
-    let mut mixes = Mixes::new();
+/// Instructions in order, by architecture and function.
+type Codes<'a> = BTreeMap<(String, String), Vec<(Step, &'a str)>>;
+
+fn parse_sass(sass: &str) -> Codes<'_> {
+    let mut codes = Codes::new();
     let (mut arch, mut function) = (String::new(), String::new());
     for line in sass.lines().map(str::trim) {
         if let Some(name) = line.strip_prefix("arch = ") {
             arch = name.into();
         } else if let Some(name) = line.strip_prefix("Function : ") {
             function = name.into();
-            mixes.entry((arch.clone(), function.clone())).or_default();
-        } else if let Some(opcode) = opcode(line) {
-            let mix = mixes.entry((arch.clone(), function.clone())).or_default();
-            *mix.entry(opcode.into()).or_default() += 1;
+            codes.entry((arch.clone(), function.clone())).or_default();
+        } else if let Some(instruction) = instruction(line) {
+            codes.entry((arch.clone(), function.clone())).or_default().push(instruction);
         }
     }
-    mixes
+    codes
 }
 
-/// `/*0170*/  @!P0 LDG.E.128 R4, desc[UR6][R24.64] ;  /* 0x... */`: the opcode. The second line of an instruction has only
-/// its encoding; NOPs fill up the last line of code.
-fn opcode(line: &str) -> Option<&str> {
+/// `/*0170*/  @!P0 LDG.E.128 R4, desc[UR6][R24.64] ;  /* 0x... */`: the opcode, and where it goes. The second line of an
+/// instruction has only its encoding; NOPs fill up the last line of code.
+fn instruction(line: &str) -> Option<(Step, &str)> {
     let (address, rest) = line.strip_prefix("/*")?.split_once("*/")?;
-    let mut words = rest.split_whitespace();
-    let word = words.next().filter(|_| u32::from_str_radix(address, 16).is_ok())?;
-    let opcode = if word.starts_with('@') { words.next()? } else { word };
-    Some(opcode.trim_end_matches(';')).filter(|opcode| *opcode != "NOP")
+    let address = u64::from_str_radix(address, 16).ok()?;
+    let text = rest.split_once(';')?.0.trim();
+    let (predicated, text) = match text.strip_prefix('@') {
+        Some(text) => (true, text.split_once(' ')?.1.trim_start()),
+        None => (false, text),
+    };
+    let (opcode, operands) = text.split_once(' ').unwrap_or((text, ""));
+    (opcode != "NOP").then(|| (Step::new(address, predicated, opcode, operands), opcode))
 }
 
 #[cfg(test)]
@@ -165,8 +194,9 @@ code version = [1,8]
                                                              /* 0x000fe20000000800 */
         /*0170*/              @!P0 LDG.E.128 R4, desc[UR6][R24.64] ;                  /* 0x0000000618047981 */
         /*0180*/                   LDG.E.128 R8, desc[UR6][R24.64+0x1000] ;           /* 0x0010000618087981 */
-        /*0190*/                   EXIT ;                    /* 0x000000000000794d */
-        /*01a0*/                   NOP;                      /* 0x0000000000007918 */
+        /*0190*/              @!P1 BRA 0x180 ;               /* 0x000000000000794d */
+        /*01a0*/                   EXIT ;                    /* 0x000000000000794d */
+        /*01b0*/                   NOP;                      /* 0x0000000000007918 */
 		..........
 		Function : empty
 
@@ -175,15 +205,18 @@ arch = sm_120a
 		Function : copy
         /*0000*/                   EXIT ;                    /* 0x000000000000794d */
 ";
-        let mixes = parse_sass(sass);
-        let mix = |arch: &str, name: &str| mixes[&(arch.to_string(), name.to_string())].clone();
-        let of = |items: &[(&str, u32)]| {
-            items.iter().map(|(o, n)| (o.to_string(), *n)).collect::<BTreeMap<_, _>>()
+        let codes = parse_sass(sass);
+        let mix = |arch: &str, name: &str| {
+            mix(codes[&(arch.into(), name.into())].iter().map(|(_, opcode)| *opcode))
         };
-        assert_eq!(mix("sm_90a", "copy"), of(&[("LDC", 1), ("LDG.E.128", 2), ("EXIT", 1)]));
+        let of = |items: &[(&str, u32)]| items.iter().map(|(o, n)| (o.to_string(), *n)).collect::<Mix>();
+        assert_eq!(mix("sm_90a", "copy"), of(&[("LDC", 1), ("LDG.E.128", 2), ("BRA", 1), ("EXIT", 1)]));
         assert_eq!(mix("sm_90a", "empty"), of(&[]));
         assert_eq!(mix("sm_120a", "copy"), of(&[("EXIT", 1)]));
-        assert_eq!(mixes.len(), 3);
+        assert_eq!(codes.len(), 3);
+        let code = &codes[&("sm_90a".to_string(), "copy".to_string())];
+        let steps: Vec<_> = code.iter().map(|(step, _)| step.clone()).collect();
+        assert_eq!(loops(&steps), [[2, 3]]);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! | [`compile`] | nvcc on every unit whose contents changed; the table of images |
 //! | [`host`] | the host's compiler on every file of the emulator whose contents changed |
 //! | [`inspect`] | registers, memory and instructions of compiled kernels |
+//! | [`expect`] | which instructions a kernel must have |
 //! | [`gates`] | what every compiled kernel must keep to |
 //! | [`report`] | `docs/kernels/resources.md` |
 //!
@@ -16,15 +17,18 @@
 
 mod cache;
 pub mod compile;
+pub mod expect;
 pub mod gates;
 pub mod generate;
 pub mod host;
 pub mod inspect;
+mod loops;
 pub mod report;
 pub mod table;
 pub mod toolkit;
 mod value;
 
+pub use cache::folder as cache_folder;
 pub use table::Table;
 pub use toolkit::Toolkit;
 pub use value::{Kind, Value};

@@ -5,7 +5,7 @@
 
 use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use glm5_kernels::generate::{self, units, write_files};
 use glm5_kernels::inspect::inspect;
 use glm5_kernels::report::resources_md;
 use glm5_kernels::toolkit::version_of;
-use glm5_kernels::{Result, Table, Toolkit};
+use glm5_kernels::{Result, Table, Toolkit, cache_folder};
 
 fn main() -> ExitCode {
     let args: Vec<_> = env::args().skip(1).collect();
@@ -48,11 +48,11 @@ fn emulated(root: &Path, dir: &Path) -> Result<()> {
 }
 
 fn run(root: &Path, check: bool) -> Result<()> {
-    let cache = env::var_os("GLM5_KERNEL_CACHE").map_or(root.join("target/kernels"), PathBuf::from);
     let options = Options {
         cuda: root.join("cuda"),
-        out: cache.join("out"),
-        cache,
+        // Of this checkout alone: the cache may be shared.
+        out: root.join("target/kernel-images"),
+        cache: cache_folder(root.join("target/kernels"))?,
         archs: Arch::parse_list(DEFAULT_ARCHS)?,
         jobs: std::thread::available_parallelism().map_or(1, usize::from),
     };
@@ -66,17 +66,13 @@ fn run(root: &Path, check: bool) -> Result<()> {
     images.iter().flat_map(|image| &image.warnings).for_each(|warning| println!("{warning}"));
 
     let (mut kernels, mut broken) = (Vec::new(), Vec::new());
-    for (unit, image) in units(&table).iter().zip(&images) {
+    for (unit, image) in units(&table).iter().zip(&images).filter(|(_, image)| !image.archs.is_empty()) {
         let archs: Vec<_> = image.archs.iter().map(Arch::name).collect();
         let inspected = inspect(&toolkit, &options.out, &unit.name)?;
         broken.extend(check_unit(unit, &archs, &inspected));
         kernels.extend(inspected);
     }
     println!("{} kernels inspected, {} rules broken", kernels.len(), broken.len());
-    if !broken.is_empty() {
-        return Err(broken.join("\n"));
-    }
-
     let path = root.join("docs/kernels/resources.md");
     let made_with = format!(
         "nvcc {} and cuobjdump {} (`tools/get-nvcc.sh`)",
@@ -84,22 +80,30 @@ fn run(root: &Path, check: bool) -> Result<()> {
         version_of(&toolkit.cuobjdump()?)?
     );
     let page = resources_md(&table, &kernels, &made_with);
+    // With broken rules too: what a kernel takes is what helps then.
     if check {
         let there = fs::read_to_string(&path).unwrap_or_default();
-        return match there == page {
-            true => Ok(()),
-            false => Err(format!(
-                "{}\nis not current: `cargo run -p glm5-kernels` writes it",
-                first_difference(&there, &page)
-            )),
-        };
+        if there != page {
+            let difference = first_difference(&there, &page);
+            broken.push(format!("{difference}\nis not current: `cargo run -p glm5-kernels` writes it"));
+        }
+    } else {
+        fs::create_dir_all(root.join("docs/kernels")).map_err(|e| e.to_string())?;
+        fs::write(&path, page).map_err(|e| format!("{}: {e}", path.display()))?;
     }
-    fs::create_dir_all(root.join("docs/kernels")).map_err(|e| e.to_string())?;
-    fs::write(&path, page).map_err(|e| format!("{}: {e}", path.display()))
+    if broken.is_empty() { Ok(()) } else { Err(broken.join("\n")) }
 }
 
 fn first_difference(there: &str, page: &str) -> String {
-    let lines = there.lines().chain([""]).zip(page.lines().chain([""]));
-    let (old, new) = lines.into_iter().find(|(old, new)| old != new).unwrap_or_default();
-    format!("docs/kernels/resources.md\n- {old}\n+ {new}")
+    let (mut there, mut page) = (there.lines(), page.lines());
+    loop {
+        match (there.next(), page.next()) {
+            (None, None) => return "docs/kernels/resources.md: ends of lines".into(),
+            (old, new) if old == new => {}
+            (old, new) => {
+                let shown = |line: Option<&str>| line.unwrap_or("(end)").to_owned();
+                return format!("docs/kernels/resources.md\n- {}\n+ {}", shown(old), shown(new));
+            }
+        }
+    }
 }

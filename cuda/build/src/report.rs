@@ -98,6 +98,6 @@ mod tests {
         let row = |name: &str, blocks| {
             format!("| {name} | 64 | 40 | 0 + 512 | {blocks} | 0 | LDG 2, LDG.128 4, BAR 1, all 12 |")
         };
-        assert_eq!(rows, [row("f_a1 | sm_90a", 25), row("f_a1 | sm_120a", 24), row("f_a2 | sm_90a", 25)]);
+        assert_eq!(rows, [row("f_a1 | sm_90a", 24), row("f_a1 | sm_120a", 24), row("f_a2 | sm_90a", 24)]);
     }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::Result;
+use crate::expect::Expect;
 use crate::value::{Kind, Value, initials};
 
 /// Largest dynamic shared memory of a block on sm_120; static and dynamic together must keep to it.
@@ -21,6 +22,22 @@ pub const MAX_THREADS_SM120: u32 = 1536;
 /// Entries that one run of nvcc compiles. Small enough that a family's units keep all cores busy, and large enough that
 /// nvcc's start and the headers (0.9 s a unit for three architectures) stay noise.
 const UNIT_ENTRIES: usize = 8;
+
+/// Names become functions in C++; modules, fields and arguments in Rust. Of both languages, those that are lower-case.
+#[rustfmt::skip]
+const KEYWORDS: &[&str] = &[
+    "abstract", "alignas", "alignof", "and", "and_eq", "as", "asm", "async", "auto", "await", "become", "bitand", "bitor",
+    "bool", "box", "break", "case", "catch", "char", "char16_t", "char32_t", "char8_t", "class", "co_await", "co_return",
+    "co_yield", "compl", "concept", "const", "const_cast", "consteval", "constexpr", "constinit", "continue", "crate",
+    "decltype", "default", "delete", "do", "double", "dyn", "dynamic_cast", "else", "enum", "explicit", "export", "extern",
+    "false", "final", "float", "fn", "for", "friend", "gen", "goto", "if", "impl", "in", "inline", "int", "let", "long",
+    "loop", "macro", "match", "mod", "move", "mut", "mutable", "namespace", "new", "noexcept", "not", "not_eq", "nullptr",
+    "operator", "or", "or_eq", "override", "priv", "private", "protected", "pub", "public", "ref", "register",
+    "reinterpret_cast", "requires", "return", "self", "short", "signed", "sizeof", "static", "static_assert",
+    "static_cast", "struct", "super", "switch", "template", "this", "thread_local", "throw", "trait", "true", "try", "type",
+    "typedef", "typeid", "typename", "typeof", "union", "unsafe", "unsigned", "unsized", "use", "using", "virtual", "void",
+    "volatile", "wchar_t", "where", "while", "xor", "xor_eq", "yield",
+];
 
 /// The checked table.
 #[derive(Debug)]
@@ -67,9 +84,9 @@ pub struct Entry {
     pub smem: u32,
     /// Blocks that must fit on an SM at a time, which bounds the registers: the argument `blocks`; 0 without one.
     pub blocks: u32,
-    /// Instructions that must be there ([`crate::inspect::matches()`]).
-    pub expect: Vec<String>,
-    /// Instructions that must not be there.
+    /// Instructions that must be there.
+    pub expect: Vec<Expect>,
+    /// Instructions that must not be there ([`crate::inspect::matches()`]).
     pub forbid: Vec<String>,
 }
 
@@ -92,6 +109,8 @@ struct RawFamily {
     #[serde(default)]
     expect: Vec<String>,
     #[serde(default)]
+    expect_loop: Vec<String>,
+    #[serde(default)]
     forbid: Vec<String>,
     instances: Vec<RawInstance>,
 }
@@ -103,6 +122,8 @@ struct RawInstance {
     smem: u32,
     #[serde(default)]
     expect: Vec<String>,
+    #[serde(default)]
+    expect_loop: Vec<String>,
     #[serde(default)]
     forbid: Vec<String>,
     #[serde(flatten)]
@@ -188,7 +209,9 @@ fn family(name: &str, raw: RawFamily) -> Result<Family> {
         }
     }
     for arch in &raw.archs {
-        crate::compile::Arch::parse(arch)?;
+        if let crate::compile::Arch::Ptx(_) = crate::compile::Arch::parse(arch)? {
+            return Err(format!("archs: `{arch}` is PTX, which is built of families without `archs` only"));
+        }
     }
     if raw.instances.is_empty() {
         return Err("no instances".into());
@@ -207,6 +230,7 @@ fn family(name: &str, raw: RawFamily) -> Result<Family> {
     };
     for (i, mut row) in raw.instances.into_iter().enumerate() {
         row.expect.splice(0..0, raw.expect.iter().cloned());
+        row.expect_loop.splice(0..0, raw.expect_loop.iter().cloned());
         row.forbid.splice(0..0, raw.forbid.iter().cloned());
         let entries = instances(&family, &row).map_err(|e| format!("instance {}: {e}", i + 1))?;
         family.entries.extend(entries);
@@ -230,6 +254,9 @@ fn instances(family: &Family, row: &RawInstance) -> Result<Vec<Entry>> {
         };
         let values = values.into_iter().map(|v| kind.value(v)).collect::<Result<Vec<_>>>();
         let values = values.map_err(|e| format!("`{arg}`: {e}"))?;
+        if values.is_empty() {
+            return Err(format!("`{arg}` is an empty list, so there is no instance"));
+        }
         combinations = combinations
             .iter()
             .flat_map(|head| values.iter().map(move |v| [head.as_slice(), std::slice::from_ref(v)].concat()))
@@ -263,15 +290,18 @@ fn entry(family: &Family, row: &RawInstance, args: Vec<Value>) -> Result<Entry> 
             "blocks = {blocks} of {threads} threads: an SM holds {MAX_THREADS_SM120} threads"
         ));
     }
-    let RawInstance { smem, expect, forbid, .. } = row;
-    Ok(Entry { name, args, threads, smem: *smem, blocks, expect: expect.clone(), forbid: forbid.clone() })
+    let expect = |in_loop| move |text: &String| (text.clone(), in_loop);
+    let expect = row.expect.iter().map(expect(false)).chain(row.expect_loop.iter().map(expect(true)));
+    let expect =
+        expect.map(|(text, in_loop)| Expect::parse(&text, in_loop, family, &args)).collect::<Result<_>>()?;
+    Ok(Entry { name, args, threads, smem: row.smem, blocks, expect, forbid: row.forbid.clone() })
 }
 
 fn parse_arg(arg: &str) -> Result<(String, Kind)> {
     let (name, kind) = arg.split_once(':').ok_or(format!("argument `{arg}`: `name: kind` is expected"))?;
     let name = name.trim();
     check_name(name)?;
-    if ["threads", "smem", "expect", "forbid", "entry"].contains(&name) {
+    if ["threads", "smem", "expect", "expect_loop", "forbid", "entry"].contains(&name) {
         return Err(format!("an argument cannot be called `{name}`"));
     }
     Ok((name.into(), Kind::parse(kind.trim())?))
@@ -280,6 +310,9 @@ fn parse_arg(arg: &str) -> Result<(String, Kind)> {
 fn check_name(name: &str) -> Result<()> {
     let mut chars = name.chars();
     let first = chars.next().is_some_and(|c| c.is_ascii_lowercase());
+    if KEYWORDS.contains(&name) {
+        return Err(format!("`{name}` is a keyword of Rust or C++"));
+    }
     if first && chars.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_') {
         Ok(())
     } else {
@@ -306,6 +339,7 @@ mod tests {
         source = "q4k_gemm.cu"
         args = ["block: type", "tile_m: int", "warps: int"]
         expect = ["IMMA"]
+        expect_loop = ["IMMA.S8 >= 2 * warps"]
         instances = [
             { block = ["Q4_K", "Q6_K"], tile_m = [16, 64], warps = 4, smem = 1024 },
             { block = "IQ2_XXS", tile_m = 16, warps = 2, expect = ["LDG.128"] },
@@ -329,7 +363,10 @@ mod tests {
         let (family, last) = table.entry("gemm_iq2_xxs_tm16_w2").unwrap();
         assert_eq!((family.source.as_str(), family.params.as_str()), ("q4k_gemm.cu", "gemm_params"));
         assert_eq!((last.threads, last.smem), (64, 0));
-        assert_eq!(last.expect, ["IMMA", "LDG.128"]);
+        let expect = |pattern: &str, least, in_loop| Expect { pattern: pattern.into(), least, in_loop };
+        let here = [expect("IMMA", 1, false), expect("LDG.128", 1, false), expect("IMMA.S8", 4, true)];
+        assert_eq!(last.expect, here);
+        assert_eq!(table.entry("gemm_q4_k_tm64_w4").unwrap().1.expect[1], expect("IMMA.S8", 8, true));
         assert_eq!(table.entry("gemm_q4_k_tm64_w4").unwrap().1.smem, 1024);
     }
 
@@ -356,6 +393,13 @@ mod tests {
             ("[f]\nargs = []\ninstances = [{ threads = 32, smem = 101377 }]", "at most 101376"),
             ("[f]\nargs = ['blocks: int']\ninstances = [{ threads = 512, blocks = 4 }]", "an SM holds 1536"),
             ("[f]\nargs = []\narchs = ['90z']\ninstances = [{ threads = 32 }]", "90z"),
+            ("[f]\nargs = []\narchs = ['compute_90']\ninstances = [{ threads = 32 }]", "`compute_90` is PTX"),
+            ("[f]\nargs = ['a: int']\ninstances = [{ a = [], threads = 32 }]", "`a` is an empty list"),
+            ("[move]\nargs = []\ninstances = [{ threads = 32 }]", "`move` is a keyword"),
+            ("[f]\nargs = ['type: int']\ninstances = [{ type = 1, threads = 32 }]", "`type` is a keyword"),
+            ("[f]\nargs = []\nexpect = ['LDG > 4']\ninstances = [{ threads = 32 }]", "`LDG > 4`: "),
+            ("[f]\nargs = []\nexpect = ['LDG >= 0']\ninstances = [{ threads = 32 }]", "`LDG >= 0`: "),
+            ("[f]\nargs = []\nexpect_loop = ['LDG >= n']\ninstances = [{ threads = 32 }]", "`LDG >= n`: "),
             ("[F]\nargs = []\ninstances = [{ threads = 32 }]", "no lower-case identifier"),
             ("[f]\nargs = []\ninstances = [{ threads = 32 }, { threads = 64 }]", "two entries are called f"),
             (

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 use crate::Result;
@@ -97,6 +97,11 @@ fn locate(var: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf> {
     let set = |name| var(name).filter(|value| !value.is_empty());
     // A variable that points nowhere is a mistake to report, not to pass over.
     if let Some(nvcc) = set("NVCC").map(PathBuf::from) {
+        if nvcc.components().eq(nvcc.file_name().map(Component::Normal)) {
+            // As a shell would take it.
+            let found = on_path(var("PATH"), &nvcc);
+            return found.ok_or_else(|| format!("NVCC={}: no such file on PATH", nvcc.display()));
+        }
         return if nvcc.is_file() { Ok(nvcc) } else { Err(format!("NVCC={}: no such file", nvcc.display())) };
     }
     if let Some(home) = set("CUDA_HOME") {
@@ -110,8 +115,8 @@ fn locate(var: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf> {
     })
 }
 
-fn on_path(path: Option<OsString>, name: &str) -> Option<PathBuf> {
-    env::split_paths(&path?).map(|dir| dir.join(name)).find(|file| file.is_file())
+fn on_path(path: Option<OsString>, name: impl AsRef<Path>) -> Option<PathBuf> {
+    env::split_paths(&path?).map(|dir| dir.join(&name)).find(|file| file.is_file())
 }
 
 /// `Cuda compilation tools, release 13.0, V13.0.88`.
@@ -145,6 +150,16 @@ mod tests {
         let found = |vars: &[(&str, &str)]| {
             locate(|name| vars.iter().find(|v| v.0 == name).map(|v| dir.join(v.1).into_os_string()))
         };
+        let bare = |nvcc: &str| {
+            locate(|name| match name {
+                "NVCC" => Some(nvcc.into()),
+                "PATH" => Some(dir.join("c").into_os_string()),
+                _ => None,
+            })
+        };
+        assert_eq!(bare("nvcc").unwrap(), dir.join("c/nvcc"));
+        assert!(bare("nvcc-13").unwrap_err().contains("NVCC=nvcc-13: no such file on PATH"));
+        assert!(bare("./nvcc").unwrap_err().contains("NVCC=./nvcc: no such file"));
         let path = ("PATH", "c");
         let home = ("CUDA_HOME", "b");
         assert_eq!(found(&[("NVCC", "a/nvcc"), home, path]).unwrap(), dir.join("a/nvcc"));

@@ -12,8 +12,8 @@
 #   nvcc                compiles every wrapper for sm_90a and sm_120a and lists registers and spills
 #   gpu                 builds the comparison with a GPU (twins_gpu twins.fatbin) and, if there is a GPU, runs it
 #
-# Needs cargo (it generates the instances), g++ and clang++; aarch64 needs g++-aarch64-linux-gnu and qemu-user-static; nvcc needs NVCC, CUDA_HOME or PATH to
-# name a toolkit of 12.8 or newer. JOBS sets how many compilers run at once (2).
+# Needs cargo (it generates the instances), g++ and clang++; aarch64 needs g++-aarch64-linux-gnu and qemu-user-static; nvcc
+# needs NVCC, CUDA_HOME or PATH to name a toolkit of 12.8 or newer. JOBS sets how many compilers run at once (2).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../../.." && pwd)
 build=${EMU_BUILD:-$root/target/emu-tests}

@@ -1,5 +1,6 @@
 //! What is compiled again, and for which architectures. No compiler is needed: a script stands in for nvcc.
 
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
@@ -138,6 +139,43 @@ fn a_family_gets_the_architectures_that_suit_it() {
     for wrong in ["", "90a,", "sm_90", "9", "120aa", "compute_", "0120"] {
         assert!(Arch::parse_list(wrong).is_err(), "{wrong}");
     }
+    let asked = |list: &[u8]| Arch::asked_by(Some(OsString::from_vec(list.to_vec())));
+    assert_eq!(asked(b"90a").unwrap(), [Arch::Sass("90a".into())]);
+    assert_eq!(Arch::asked_by(None).unwrap().len(), 3);
+    for (wrong, reason) in [(&b"90a,\xff"[..], ": not UTF-8"), (b"90a, ", "GLM5_CUDA_ARCHS=90a, : `` is no")]
+    {
+        let error = asked(wrong).unwrap_err();
+        assert!(error.contains(reason) && !error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn damaged_files_are_compiled_again() {
+    let project = Project::new("damaged");
+    project.compiled();
+    let kept = |end: &str| {
+        let files = fs::read_dir(project.dir.join("cache")).unwrap().map(|f| f.unwrap().path());
+        files
+            .into_iter()
+            .find(|f| f.to_string_lossy().contains("/add.0-") && f.to_string_lossy().ends_with(end))
+            .unwrap()
+    };
+    let (image, report) = (kept(".fatbin"), kept(".ptxas.txt"));
+    let whole = fs::read(&image).unwrap();
+    let damage: [&dyn Fn(); 5] = [
+        &|| fs::write(&image, "").unwrap(),
+        &|| fs::write(&image, &whole[..whole.len() - 1]).unwrap(),
+        &|| fs::write(&image, [b"x", &whole[1..]].concat()).unwrap(),
+        &|| fs::write(&report, "").unwrap(),
+        &|| fs::remove_file(kept(".sum")).unwrap(),
+    ];
+    for (i, damage) in damage.into_iter().enumerate() {
+        damage();
+        assert_eq!(project.compiled(), ["add.0"], "{i}");
+        assert!(fs::read(&image).unwrap() == whole, "{i}");
+        assert!(fs::read(project.dir.join("out/add.0.fatbin")).unwrap() == whole, "{i}");
+        assert!(project.compiled().is_empty(), "{i}");
+    }
 }
 
 #[test]
@@ -147,6 +185,13 @@ fn failures_are_told_and_leave_nothing() {
     let error = project.images("120a", &project.toolkit()).unwrap_err();
     assert!(error.contains("add.cu(3): error: no such thing"), "{error}");
     assert_eq!(fs::read_dir(project.dir.join("cache")).unwrap().count(), 0);
+
+    project.file("nvcc", "#!/bin/sh\necho all is well\n");
+    let error = project.images("120a", &project.toolkit()).unwrap_err();
+    assert!(
+        error.contains("nvcc reports success") && error.contains("wrote no file\nall is well"),
+        "{error}"
+    );
 
     project.file("cuda/instances.toml", &TABLE.replace("[mul]", "[mul]\nmiscompiled_by = ['13.2']"));
     let bad = Toolkit { release: (13, 2), ..project.toolkit() };
