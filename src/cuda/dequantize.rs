@@ -23,6 +23,7 @@ pub(crate) fn dequantize<T: Float>(
     let n = rows.len() * cols;
     holds("dequantize", out, n)?;
     let config = DequantizeConfig::pick(w.ty, T::TYPE, n)?;
+    let _turn = gpu.turn();
     let params = dequantize_params {
         src: w.blocks.as_ptr().cast(),
         out: out.as_mut_ptr().cast(),
@@ -52,6 +53,7 @@ pub(crate) fn embed<T: Float>(
     let (Ok(vocab), Ok(hidden)) = (u32::try_from(vocab), u32::try_from(hidden)) else {
         return Err(Error::unsupported(format!("a table of {shape:?}"), "rows and columns are 32 bits wide"));
     };
+    let _turn = gpu.turn();
     let params = embed_params {
         table: table.blocks.as_ptr().cast(),
         tokens: tokens.as_ptr(),

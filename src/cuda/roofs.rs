@@ -38,6 +38,7 @@ pub fn copy(
     }
     let gpu = src.gpu().with(dst)?;
     let grid = grid(gpu, src.len(), instance.unroll, instance.warps);
+    let _turn = gpu.turn();
     let params =
         copy_params { src: src.as_ptr().cast(), dst: dst.as_mut_ptr().cast(), n_vecs: src.len() as u64 };
     // SAFETY: both buffers have `n_vecs` vectors, which was checked; they are two, since one is borrowed exclusively.
@@ -60,6 +61,7 @@ pub fn reduce(
     if partial.len() < blocks {
         return Err(Error::shape("reduce", format!("partial [{blocks}]"), format!("[{}]", partial.len())));
     }
+    let _turn = gpu.turn();
     let params =
         reduce_params { src: src.as_ptr().cast(), partial: partial.as_mut_ptr(), n_vecs: src.len() as u64 };
     // SAFETY: `src` has `n_vecs` vectors and `partial` a place for each block, which was checked.
@@ -133,6 +135,7 @@ fn mma<T: bytemuck::Pod>(
     let Ok(blocks) = u32::try_from(d.len() / of_block) else {
         return Err(Error::shape("mma", "fewer than 2^32 blocks", d.len() / of_block));
     };
+    let _turn = gpu.turn();
     let params = mma_params { a: a.as_ptr(), b: b.as_ptr(), d: d.as_mut_ptr().cast(), steps };
     // SAFETY: the buffers have the sizes that the kernel takes, which was checked; `d` has a place for each block's warps.
     unsafe { gpu.launch(entry, [blocks, 1, 1], &params) }?;

@@ -50,6 +50,8 @@ pub struct Launch<'a> {
     pub grid: [u32; 3],
     /// The params struct; there may be padding in it.
     pub params: &'a [MaybeUninit<u8>],
+    /// Whether it may begin before the kernels issued before it have ended.
+    pub overlaps: bool,
 }
 
 /// A device: memory, launches in the order in which they were issued, recorded launches.

@@ -269,7 +269,7 @@ impl Runtime for Driver {
     }
 
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        let Launch { entry, grid, params } = *launch;
+        let Launch { entry, grid, params, overlaps } = *launch;
         let function = self.modules.function(entry)?;
         self.core.last.store(entry as usize, Ordering::Relaxed);
         // The driver copies the params before it returns; it does not write to them, whatever its signature says.
@@ -289,7 +289,7 @@ impl Runtime for Driver {
             sharedMemBytes: entry.smem_bytes(),
             hStream: self.core.stream,
             attrs: &mut pdl,
-            numAttrs: u32::from(entry.pdl()),
+            numAttrs: u32::from(overlaps),
         };
         self.call(format_args!("launch of {entry}, grid {grid:?}"), || {
             // SAFETY: the function is of this entry and its module is loaded as long as `self` lives; the attribute outlives
