@@ -208,11 +208,16 @@ impl Gpu {
         if let Some([gpu, call, message]) = self.0.failed.get().cloned() {
             return Err(Error::Driver { gpu, call, message });
         }
-        f(&*self.0.runtime).inspect_err(|e| {
-            if let Error::Driver { gpu, call, message } = e {
-                let first = [gpu.clone(), call.clone(), message.clone()];
-                _ = self.0.failed.set(first); // Another thread's may have been before it.
+        f(&*self.0.runtime).map_err(|mut e| {
+            match &mut e {
+                Error::Driver { gpu, call, message } => {
+                    let first = [gpu.clone(), call.clone(), message.clone()];
+                    _ = self.0.failed.set(first); // A call within this one may have been before it.
+                }
+                Error::OutOfMemory { held, .. } => *held = self.held(),
+                _ => {}
             }
+            e
         })
     }
 
@@ -283,17 +288,9 @@ impl Gpu {
     }
 
     pub(super) fn take(&self, label: &'static str, bytes: usize) -> Result<u64> {
-        match self.outside_capture("an allocation", |runtime| runtime.alloc(bytes, label))? {
-            Some(address) => {
-                *lock(&self.0.held).entry(label).or_default() += bytes as u64;
-                Ok(address)
-            }
-            None => {
-                let Memory { free, total } = self.memory()?;
-                let (gpu, held) = (self.name(), self.held());
-                Err(Error::OutOfMemory { label, needed: bytes as u64, gpu, free, total, held })
-            }
-        }
+        let address = self.outside_capture("an allocation", |runtime| runtime.alloc(bytes, label))?;
+        *lock(&self.0.held).entry(label).or_default() += bytes as u64;
+        Ok(address)
     }
 
     pub(super) fn give_back(&self, label: &'static str, address: u64, bytes: usize) {

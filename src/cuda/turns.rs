@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A lock that the thread which has it may take again.
+/// A lock that the thread which has it may take again. Threads get it in the order in which they asked, so none starves.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     /// [`me`] of the thread that has it, or 0. A thread finds itself here only if it wrote that itself.
@@ -12,13 +12,15 @@ pub(super) struct Turns {
     /// How often the owner has taken it; the owner alone looks.
     depth: AtomicU32,
     queue: Mutex<Queue>,
-    free: Condvar,
+    next: Condvar,
 }
 
+/// Tickets, counted from 0.
 #[derive(Debug, Default)]
 struct Queue {
-    taken: bool,
-    waiting: u32,
+    given: u64,
+    /// The ticket whose turn it is, or will be.
+    served: u64,
 }
 
 /// The turn of this thread, until it is dropped.
@@ -41,12 +43,11 @@ impl Turns {
             self.depth.fetch_add(1, Ordering::Relaxed);
         } else {
             let mut queue = self.queue();
-            queue.waiting += 1;
-            while queue.taken {
-                queue = self.free.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            let ticket = queue.given;
+            queue.given += 1;
+            while queue.served != ticket {
+                queue = self.next.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
-            queue.waiting -= 1;
-            queue.taken = true;
             self.owner.store(me(), Ordering::Relaxed);
             self.depth.store(1, Ordering::Relaxed);
         }
@@ -65,15 +66,15 @@ impl Turns {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let Turns { owner, depth, free, .. } = self.turns;
+        let Turns { owner, depth, next, .. } = self.turns;
         if depth.fetch_sub(1, Ordering::Relaxed) > 1 {
             return;
         }
         let mut queue = self.turns.queue();
         owner.store(0, Ordering::Relaxed);
-        queue.taken = false;
-        if queue.waiting > 0 {
-            free.notify_one();
+        queue.served += 1;
+        if queue.served != queue.given {
+            next.notify_all();
         }
     }
 }

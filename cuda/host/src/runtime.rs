@@ -195,8 +195,19 @@ impl Runtime for Emulator {
         Ok(Memory { free, total })
     }
 
-    fn alloc(&self, bytes: usize, label: &'static str) -> Result<Option<u64>> {
-        Ok(self.state().arena.alloc(bytes, label))
+    fn alloc(&self, bytes: usize, label: &'static str) -> Result<u64> {
+        let mut state = self.state();
+        let (free, total) = state.arena.free_and_total();
+        let gpu = state.name.clone();
+        let needed = Some(bytes as u64);
+        state.arena.alloc(bytes, label).ok_or(Error::OutOfMemory {
+            label: label.into(),
+            needed,
+            gpu,
+            free,
+            total,
+            held: Vec::new(),
+        })
     }
 
     unsafe fn free(&self, address: u64) -> Result<()> {

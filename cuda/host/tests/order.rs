@@ -23,6 +23,8 @@ struct Seen {
     capturing: AtomicBool,
     /// Launches within captures.
     recorded: AtomicU32,
+    /// Whether there is no memory for launches.
+    full: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -37,7 +39,6 @@ fn watched() -> (Gpu, Arc<Seen>) {
     (Gpu::new(Box::new(Watched { emulator, seen: seen.clone() })), seen)
 }
 
-// SAFETY (of all): passed on as it came.
 impl Runtime for Watched {
     fn properties(&self) -> &Properties {
         self.emulator.properties()
@@ -45,29 +46,40 @@ impl Runtime for Watched {
     fn memory(&self) -> Result<Memory> {
         self.emulator.memory()
     }
-    fn alloc(&self, bytes: usize, label: &'static str) -> Result<Option<u64>> {
+    fn alloc(&self, bytes: usize, label: &'static str) -> Result<u64> {
         self.emulator.alloc(bytes, label)
     }
     unsafe fn free(&self, address: u64) -> Result<()> {
+        // SAFETY: the caller's promise.
         unsafe { self.emulator.free(address) }
     }
     unsafe fn upload(&self, to: u64, from: &[u8], progress: &mut dyn FnMut(usize)) -> Result<()> {
+        // SAFETY: the caller's promise.
         unsafe { self.emulator.upload(to, from, progress) }
     }
     unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<()> {
+        // SAFETY: the caller's promise.
         unsafe { self.emulator.download(from, to) }
     }
     unsafe fn copy(&self, from: u64, to: u64, bytes: usize) -> Result<()> {
+        // SAFETY: the caller's promise.
         unsafe { self.emulator.copy(from, to, bytes) }
     }
     unsafe fn fill(&self, at: u64, byte: u8, bytes: usize) -> Result<()> {
+        // SAFETY: the caller's promise.
         unsafe { self.emulator.fill(at, byte, bytes) }
     }
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        if self.seen.full.load(Ordering::SeqCst) {
+            let Memory { free, total } = self.memory()?;
+            let (label, gpu) = (format!("launch of {}", launch.entry), self.properties().to_string());
+            return Err(Error::OutOfMemory { label, needed: None, gpu, free, total, held: Vec::new() });
+        }
         self.seen.overlaps.lock().unwrap().push(launch.overlaps);
         if self.seen.capturing.load(Ordering::SeqCst) {
             self.seen.recorded.fetch_add(1, Ordering::SeqCst);
         }
+        // SAFETY: the caller's promise.
         unsafe { self.emulator.launch(launch) }
     }
     fn synchronize(&self) -> Result<()> {
@@ -184,19 +196,21 @@ fn a_capture_is_of_one_thread() {
     let (gpu, seen) = watched();
     let x = row(&gpu);
     let ones = x.to_vec().unwrap();
-    let (captured, stop) = (AtomicU32::new(0), AtomicBool::new(false));
+    let (captured, others, stop) = (AtomicU32::new(0), AtomicU32::new(0), AtomicBool::new(false));
     thread::scope(|s| {
-        s.spawn(|| {
+        let other = s.spawn(|| {
             let (v, mut y) = (row(&gpu), row(&gpu));
             while !stop.load(Ordering::SeqCst) {
                 drop(gpu.zeros::<u8>("gone", 100).unwrap());
                 rms_norm(&x, &v, 0.0, &mut y).unwrap();
                 assert_eq!(y.to_vec().unwrap(), ones);
                 y.cuda_mut().unwrap().fill_bytes(0..N, 0xff).unwrap();
+                others.fetch_add(1, Ordering::SeqCst);
             }
         });
         let (v, mut y) = (row(&gpu), row(&gpu));
-        for _ in 0..50 {
+        let enough = || captured.load(Ordering::SeqCst) >= 50 && others.load(Ordering::SeqCst) >= 10;
+        while !enough() && !other.is_finished() {
             let mut graph = gpu
                 .capture(|| {
                     thread::sleep(Duration::from_millis(1));
@@ -240,9 +254,23 @@ fn turns_keep_addresses_and_launch_together() {
     assert!(waited.into_inner());
 }
 
+/// Memory that a launch lacks, for code or a graph, is told with the breakdown, and the device lives on.
 #[test]
-fn errors_are_typed() {
-    let (gpu, _) = watched();
-    let refused = gpu.alloc::<u8>("too much", 2 << 20);
-    assert!(matches!(refused, Err(Error::OutOfMemory { .. })), "{refused:?}");
+fn launches_may_lack_memory() {
+    let (gpu, seen) = watched();
+    let (x, v, mut y) = (row(&gpu), row(&gpu), row(&gpu));
+    seen.full.store(true, Ordering::SeqCst);
+    let direct = rms_norm(&x, &v, 0.0, &mut y).unwrap_err();
+    let captured = gpu.capture(|| rms_norm(&x, &v, 0.0, &mut y)).unwrap_err();
+    for e in [direct, captured] {
+        assert!(matches!(&e, Error::OutOfMemory { held, .. } if held == &[("activations", 768)]), "{e:?}");
+        let text = e.to_string();
+        assert!(
+            text.contains("no memory for launch of norm_quantize_f32") && text.contains("activations 0.0"),
+            "{text}"
+        );
+    }
+    seen.full.store(false, Ordering::SeqCst);
+    gpu.capture(|| rms_norm(&x, &v, 0.0, &mut y)).unwrap().launch().unwrap();
+    assert_eq!(y.to_vec().unwrap(), [1.0; N]);
 }
