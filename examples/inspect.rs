@@ -1,4 +1,4 @@
-//! What is in a model file: `cargo run --release --example inspect`.
+//! What is in a model file, or what GPUs there are: `cargo run --release --example inspect`.
 
 mod common;
 
@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
+use glm5::cuda::Environment;
 use glm5::gguf::{Array, Gguf, Value};
 use glm5::model::LoadReport;
 use glm5::text::Tokenizer;
@@ -15,6 +16,8 @@ use common::args::FileArgs;
 use common::failure::{self, EXIT_CODES, Result};
 
 /// Shows a GGUF file or a whole split set: files, metadata, tensors, and the weight ledger of the model that it holds.
+///
+/// With --gpus the machine in place of a file: driver, GPUs, and which kernels of this program run on them.
 ///
 /// Only headers are read. A sound file that holds no model which this crate runs is shown too, with the reason; that is no
 /// failure.
@@ -26,6 +29,10 @@ use common::failure::{self, EXIT_CODES, Result};
 struct Args {
     #[command(flatten)]
     file: FileArgs,
+
+    /// Show driver, GPUs and kernels, or why no GPU can be used; no file.
+    #[arg(long, conflicts_with_all = ["model", "full"])]
+    gpus: bool,
 
     /// Show metadata arrays and texts in full, and name every idle tensor.
     #[arg(long)]
@@ -41,6 +48,14 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Result<()> {
+    if args.gpus {
+        let found = Environment::look();
+        match args.json {
+            true => common::show_json(&json!(found))?,
+            false => common::show(&found.to_string())?,
+        }
+        return Ok(());
+    }
     let gguf = Gguf::open(args.file.path()?)?;
     let report = runnable(&gguf);
     match args.json {

@@ -82,13 +82,13 @@ pub enum Error {
         /// What there is code for.
         built_for: String,
     },
-    /// Device memory ran out; nothing was changed.
-    #[error("{gpu}: {} for {label}, {} of {} free; held: {}", Mib(*.needed), Mib(*.free), Mib(*.total), breakdown(.held))]
+    /// Device memory ran out, or pinned memory of the host; nothing was changed.
+    #[error("{gpu}: {} for {label}, {} of {} free; held: {}", amount(*.needed), Mib(*.free), Mib(*.total), breakdown(.held))]
     OutOfMemory {
         /// What the memory was for.
-        label: &'static str,
-        /// Bytes asked for.
-        needed: u64,
+        label: String,
+        /// Bytes asked for, where that is known: what the driver takes for a graph or for code, it does not say.
+        needed: Option<u64>,
         /// The GPU.
         gpu: String,
         /// Bytes free.
@@ -149,6 +149,10 @@ impl fmt::Display for Mib {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.1} MiB", self.0 as f64 / f64::from(1 << 20))
     }
+}
+
+fn amount(bytes: Option<u64>) -> String {
+    bytes.map_or("no memory".into(), |bytes| Mib(bytes).to_string())
 }
 
 fn breakdown(held: &[(&str, u64)]) -> String {

@@ -72,6 +72,15 @@ impl Device {
         }
     }
 
+    /// Whether both have the same memory: that of the host, or that of one GPU.
+    pub(crate) fn same(&self, other: &Device) -> bool {
+        match (self, other) {
+            (Device::Cpu(_), Device::Cpu(_)) => true,
+            (Device::Cuda(a), Device::Cuda(b)) => a.same(b),
+            _ => false,
+        }
+    }
+
     /// Short name for reports, for example `cpu (2 threads, avx512)`.
     pub fn name(&self) -> String {
         match self {

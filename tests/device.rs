@@ -53,6 +53,7 @@ mod device {
     crate::suites::linear_int8::linear_int8_properties!(crate::device::devices, 256);
     crate::suites::memory::memory_properties!(crate::device::devices, 1);
     crate::suites::norm::norm_properties!(crate::device::devices, 128);
+    crate::suites::overlap::overlap_properties!(crate::device::devices, 1);
     crate::suites::roofs::roofs_properties!(crate::device::devices, 256);
     crate::suites::tensor::tensor_properties!(crate::device::devices, 1);
 

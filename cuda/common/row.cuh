@@ -23,7 +23,8 @@ template <int kLoad> INTRIN void load_cols(const float *row, int col, int n, flo
     }
 }
 
-// The same of weights, which no kernel writes, so that the load may be moved ahead of stores and of griddep_wait().
+// The same of weights, which no kernel writes that may still run (Buffer::as_prologue_ptr), so that the load may be moved ahead of
+// stores and of griddep_wait().
 template <int kLoad> INTRIN void load_const_cols(const float *row, int col, int n, float (&v)[4]) {
     if constexpr (kLoad == 4) {
         float4 vec = make_float4(0.f, 0.f, 0.f, 0.f);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 use super::Gpu;
+use super::order::Written;
 use crate::error::{Error, Result};
 
 /// `len` values of `T` in the memory of a [`Gpu`], contiguous and aligned to 256 bytes.
@@ -28,12 +29,13 @@ pub(super) struct Allocation {
     address: u64,
     bytes: usize,
     label: &'static str,
+    written: Written,
 }
 
 impl Allocation {
     pub(super) fn new(gpu: &Gpu, label: &'static str, bytes: usize) -> Result<Self> {
         let address = if bytes == 0 { 0 } else { gpu.take(label, bytes)? };
-        Ok(Allocation { gpu: gpu.clone(), address, bytes, label })
+        Ok(Allocation { gpu: gpu.clone(), address, bytes, label, written: Written::default() })
     }
 }
 
@@ -76,8 +78,19 @@ impl<T: Pod> Buffer<T> {
         ptr::with_exposed_provenance(self.address() as usize)
     }
 
+    /// As [`Buffer::as_ptr`], for params that a kernel with programmatic dependent launch reads in its prologue, before it waits
+    /// for those in front of it. If one of them may still be writing there, the next launch begins behind their end.
+    pub fn as_prologue_ptr(&self) -> *const T {
+        let order = self.gpu().order();
+        if self.memory.written.perhaps_now(order) {
+            order.next_waits();
+        }
+        self.as_ptr()
+    }
+
     /// Address of the first value, for params that write. A graph that is being captured keeps the memory from now on.
     pub fn as_mut_ptr(&mut self) -> *mut T {
+        self.memory.written.mark(self.gpu().order());
         ptr::with_exposed_provenance_mut(self.address() as usize)
     }
 
@@ -115,7 +128,7 @@ impl<T: Pod> Buffer<T> {
             return Ok(());
         }
         // SAFETY: `at` checked the range, and `memory` holds the allocation.
-        self.gpu().outside_capture("an upload", |runtime| unsafe { runtime.upload(to, bytes, progress) })
+        self.gpu().transfer(Some("an upload"), |runtime| unsafe { runtime.upload(to, bytes, progress) })
     }
 
     /// Copies values from position `at` on to host memory, after all work issued so far.
@@ -129,7 +142,7 @@ impl<T: Pod> Buffer<T> {
             return Ok(());
         }
         // SAFETY: as in `upload_with`.
-        self.gpu().outside_capture("a download", |runtime| unsafe { runtime.download(from, bytes) })
+        self.gpu().transfer(Some("a download"), |runtime| unsafe { runtime.download(from, bytes) })
     }
 
     /// All values, or those in a range.
@@ -154,7 +167,7 @@ impl<T: Pod> Buffer<T> {
             return Ok(());
         }
         // SAFETY: as in `upload_with`.
-        self.gpu().call(|runtime| unsafe { runtime.fill(at, byte, n) })
+        self.gpu().transfer(None, |runtime| unsafe { runtime.fill(at, byte, n) })
     }
 
     /// Copies the values `range` of another buffer of this device to position `at`.
@@ -185,6 +198,6 @@ impl<T: Pod> Buffer<T> {
             return Ok(());
         }
         // SAFETY: `at` checked both ranges; they lie in different allocations or apart in one.
-        self.gpu().call(|runtime| unsafe { runtime.copy(from, to, bytes) })
+        self.gpu().transfer(None, |runtime| unsafe { runtime.copy(from, to, bytes) })
     }
 }

@@ -23,6 +23,7 @@ pub(crate) fn dequantize<T: Float>(
     let n = rows.len() * cols;
     holds("dequantize", out, n)?;
     let config = DequantizeConfig::pick(w.ty, T::TYPE, n)?;
+    let _turn = gpu.turn();
     let params = dequantize_params {
         src: w.blocks.as_ptr().cast(),
         out: out.as_mut_ptr().cast(),
@@ -48,20 +49,30 @@ pub(crate) fn embed<T: Float>(
     holds("embedding", &table.blocks, vocab * row_bytes(table, hidden)?)?;
     holds("embedding", tokens, n)?;
     holds("embedding", out, n * hidden)?;
+    let [vocab, hidden_32] = counts(vocab, hidden)?;
     let config = DequantizeConfig::pick_rows(table.ty, T::TYPE, n, hidden)?;
-    let (Ok(vocab), Ok(hidden)) = (u32::try_from(vocab), u32::try_from(hidden)) else {
-        return Err(Error::unsupported(format!("a table of {shape:?}"), "rows and columns are 32 bits wide"));
-    };
+    let _turn = gpu.turn();
     let params = embed_params {
         table: table.blocks.as_ptr().cast(),
         tokens: tokens.as_ptr(),
         out: out.as_mut_ptr().cast(),
         vocab,
-        hidden,
+        hidden: hidden_32,
     };
     // SAFETY: table, tokens and `out` have the sizes that the params say, as was checked; buffers are aligned to 256. The
     // kernel traps on a token outside the table before it reads there.
     unsafe { gpu.launch(config.entry, [config.grid, 1, 1], &params) }
+}
+
+/// Rows and columns of a table, which the kernel adds to in 32 bits.
+fn counts(vocab: usize, hidden: usize) -> Result<[u32; 2]> {
+    match (i32::try_from(vocab), i32::try_from(hidden)) {
+        (Ok(vocab), Ok(hidden)) => Ok([vocab.unsigned_abs(), hidden.unsigned_abs()]),
+        _ => Err(Error::unsupported(
+            format!("a table of [{vocab}, {hidden}]"),
+            "rows and columns are 31 bits wide",
+        )),
+    }
 }
 
 pub(super) fn row_bytes(w: &DeviceWeight, cols: usize) -> Result<usize> {
@@ -76,5 +87,20 @@ pub(super) fn holds<T: bytemuck::Pod>(op: &'static str, buffer: &Buffer<T>, n: u
     match buffer.len() >= n {
         true => Ok(()),
         false => Err(Error::shape(op, format!("a buffer of {n} values"), buffer.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_have_31_bits_of_rows_and_columns() {
+        let most = i32::MAX as usize;
+        assert_eq!(counts(most, most).unwrap(), [u32::MAX / 2; 2]);
+        for (vocab, hidden) in [(1, most + 1), (most + 1, 1), (1, u32::MAX as usize), (1, 1 << 40)] {
+            let refused = counts(vocab, hidden);
+            assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
+        }
     }
 }

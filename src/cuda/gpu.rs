@@ -10,14 +10,16 @@ use std::time::Duration;
 use bytemuck::Pod;
 
 use super::buffer::{Allocation, Buffer};
+use super::order::Order;
 use super::runtime::{Launch, Memory, Properties, Runtime};
+use super::turns::{Turn, Turns};
 use crate::error::{Error, Result};
 use crate::kernels::{Entry, Params};
 
 /// Most blocks in each dimension of a grid.
 const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
-/// A GPU. Clones are handles to the same device. All work is issued in order on one stream.
+/// A GPU. Clones are handles to the same device. All work is issued in order on one stream, by one thread at a time: others wait.
 ///
 /// The first error of the driver ends the run: what is in the device's memory can no longer be trusted, so every later
 /// call on this device fails with the same error.
@@ -31,15 +33,18 @@ struct Inner {
     failed: OnceLock<[String; 3]>,
     /// Bytes held, by label.
     held: Mutex<BTreeMap<&'static str, u64>>,
+    turns: Turns,
+    order: Order,
+    /// By the thread whose turn it is.
     capturing: AtomicBool,
-    capture: Mutex<Capture>,
+    capture: Mutex<Option<Capture>>,
 }
 
 /// What a graph that is being captured asks for.
 #[derive(Debug, Default)]
-pub(super) struct Capture {
+struct Capture {
     /// Memory that it uses.
-    pub(super) used: Vec<Arc<Allocation>>,
+    used: Vec<Arc<Allocation>>,
     /// Memory that was dropped meanwhile; it cannot be freed before the capture ends.
     dropped: Vec<u64>,
 }
@@ -56,9 +61,21 @@ impl Gpu {
             runtime,
             failed: OnceLock::new(),
             held: Mutex::default(),
+            turns: Turns::default(),
+            order: Order::default(),
             capturing: AtomicBool::new(false),
             capture: Mutex::default(),
         }))
+    }
+
+    /// Waits until no other thread uses this device, and keeps others waiting until what it returns is dropped. Every call takes a
+    /// turn by itself; this one is for calls that belong together. It may be taken within another of the same thread.
+    pub fn turn(&self) -> Turn<'_> {
+        self.0.turns.take()
+    }
+
+    pub(super) fn order(&self) -> &Order {
+        &self.0.order
     }
 
     /// What is known of it.
@@ -136,7 +153,9 @@ impl Gpu {
     ///
     /// # Safety
     /// What the params say is true: pointers come from live buffers of this device, which have the sizes that `params.h`
-    /// asks for, and those that the kernel writes come from [`Buffer::as_mut_ptr`].
+    /// asks for; those that the kernel writes come from [`Buffer::as_mut_ptr`], and those that it reads before
+    /// `griddep_wait()` from [`Buffer::as_prologue_ptr`]. They were taken in the same [`Gpu::turn`] as this call, if another
+    /// thread uses the device.
     pub unsafe fn launch<P: Params>(&self, entry: Entry, grid: [u32; 3], params: &P) -> Result<()> {
         if entry.params() != P::NAME {
             return Err(Error::argument("params", format!("{} for {entry}", entry.params()), P::NAME));
@@ -159,8 +178,12 @@ impl Gpu {
         // SAFETY: any value can be seen as bytes of which some, its padding, may be uninitialized.
         let params: &[MaybeUninit<u8>] =
             unsafe { std::slice::from_raw_parts((&raw const *params).cast(), size_of::<P>()) };
+        let _turn = self.turn();
+        let overlaps = entry.pdl() && self.order().may_overlap();
         // SAFETY: the params are of this kernel, as was checked above; the rest is the caller's promise.
-        self.call(|runtime| unsafe { runtime.launch(&Launch { entry, grid, params }) })
+        self.call(|runtime| unsafe { runtime.launch(&Launch { entry, grid, params, overlaps }) })?;
+        self.order().launched();
+        Ok(())
     }
 
     /// Waits for all work issued so far.
@@ -168,7 +191,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Driver`], also of kernels that ran.
     pub fn synchronize(&self) -> Result<()> {
-        self.outside_capture("a wait", |runtime| runtime.synchronize())
+        self.transfer(Some("a wait"), |runtime| runtime.synchronize())
     }
 
     /// How long the device takes for what `work` issues, by its own clock. Waits for the end.
@@ -176,19 +199,25 @@ impl Gpu {
     /// # Errors
     /// [`Error::Driver`]; those of `work`.
     pub fn time(&self, mut work: impl FnMut() -> Result<()>) -> Result<Duration> {
-        self.outside_capture("timing", |runtime| runtime.time(&mut work))
+        self.transfer(Some("timing"), |runtime| runtime.time(&mut work))
     }
 
     /// Calls the runtime, unless an earlier call has failed.
     pub(super) fn call<T>(&self, f: impl FnOnce(&dyn Runtime) -> Result<T>) -> Result<T> {
+        let _turn = self.turn();
         if let Some([gpu, call, message]) = self.0.failed.get().cloned() {
             return Err(Error::Driver { gpu, call, message });
         }
-        f(&*self.0.runtime).inspect_err(|e| {
-            if let Error::Driver { gpu, call, message } = e {
-                let first = [gpu.clone(), call.clone(), message.clone()];
-                _ = self.0.failed.set(first); // Another thread's may have been before it.
+        f(&*self.0.runtime).map_err(|mut e| {
+            match &mut e {
+                Error::Driver { gpu, call, message } => {
+                    let first = [gpu.clone(), call.clone(), message.clone()];
+                    _ = self.0.failed.set(first); // A call within this one may have been before it.
+                }
+                Error::OutOfMemory { held, .. } => *held = self.held(),
+                _ => {}
             }
+            e
         })
     }
 
@@ -198,7 +227,8 @@ impl Gpu {
         what: &str,
         f: impl FnOnce(&dyn Runtime) -> Result<T>,
     ) -> Result<T> {
-        if self.0.capturing.load(Ordering::Acquire) {
+        let _turn = self.turn();
+        if self.capturing() {
             return Err(Error::unsupported(
                 what,
                 "a graph is being captured, which only launches, copies and fills join",
@@ -207,53 +237,70 @@ impl Gpu {
         self.call(f)
     }
 
-    /// Marks the start of a capture; `false` if there is one already.
-    pub(super) fn start_capture(&self) -> bool {
-        !self.0.capturing.swap(true, Ordering::AcqRel)
+    /// As [`Gpu::call`], for what begins when all work issued so far has ended, and ends before any that is issued later begins.
+    /// What cannot be part of a graph has a name.
+    pub(super) fn transfer<T>(
+        &self,
+        outside_capture: Option<&str>,
+        f: impl FnOnce(&dyn Runtime) -> Result<T>,
+    ) -> Result<T> {
+        let _turn = self.turn();
+        let issued = self.order().issued();
+        let done = match outside_capture {
+            Some(what) => self.outside_capture(what, f),
+            None => self.call(f),
+        }?;
+        self.order().passed(issued);
+        Ok(done)
     }
 
-    /// Marks the end of a capture, and returns what was noted.
-    pub(super) fn stop_capture(&self) -> Capture {
-        self.0.capturing.store(false, Ordering::Release);
-        let mut capture = std::mem::take(&mut *lock(&self.0.capture));
-        for address in capture.dropped.drain(..) {
+    /// Whether this thread captures a graph.
+    fn capturing(&self) -> bool {
+        self.0.capturing.load(Ordering::Relaxed) && self.0.turns.mine()
+    }
+
+    /// Marks the start of a capture, by the thread whose turn it is.
+    pub(super) fn start_capture(&self) {
+        *lock(&self.0.capture) = Some(Capture::default());
+        self.0.capturing.store(true, Ordering::Relaxed);
+        self.order().passed(self.order().issued()); // a graph begins when all before it has ended
+    }
+
+    /// Marks the end of a capture, and returns the memory that it uses.
+    pub(super) fn stop_capture(&self) -> Vec<Arc<Allocation>> {
+        self.0.capturing.store(false, Ordering::Relaxed);
+        self.order().graph_ended();
+        let Capture { used, dropped } = lock(&self.0.capture).take().unwrap_or_default();
+        for address in dropped {
             self.free(address);
         }
-        capture
+        used
     }
 
     /// Called whenever an address is handed out.
     pub(super) fn note_use(&self, memory: &Arc<Allocation>) {
-        if self.0.capturing.load(Ordering::Acquire) {
-            let used = &mut lock(&self.0.capture).used;
-            if !used.iter().any(|m| Arc::ptr_eq(m, memory)) {
-                used.push(memory.clone());
-            }
+        if self.capturing()
+            && let Some(capture) = &mut *lock(&self.0.capture)
+            && !capture.used.iter().any(|m| Arc::ptr_eq(m, memory))
+        {
+            capture.used.push(memory.clone());
         }
     }
 
     pub(super) fn take(&self, label: &'static str, bytes: usize) -> Result<u64> {
-        match self.outside_capture("an allocation", |runtime| runtime.alloc(bytes, label))? {
-            Some(address) => {
-                *lock(&self.0.held).entry(label).or_default() += bytes as u64;
-                Ok(address)
-            }
-            None => {
-                let Memory { free, total } = self.memory()?;
-                let (gpu, held) = (self.name(), self.held());
-                Err(Error::OutOfMemory { label, needed: bytes as u64, gpu, free, total, held })
-            }
-        }
+        let address = self.outside_capture("an allocation", |runtime| runtime.alloc(bytes, label))?;
+        *lock(&self.0.held).entry(label).or_default() += bytes as u64;
+        Ok(address)
     }
 
     pub(super) fn give_back(&self, label: &'static str, address: u64, bytes: usize) {
         if let Some(held) = lock(&self.0.held).get_mut(label) {
             *held = held.saturating_sub(bytes as u64);
         }
-        match self.0.capturing.load(Ordering::Acquire) {
-            true => lock(&self.0.capture).dropped.push(address),
-            false => self.free(address),
+        if let Some(capture) = &mut *lock(&self.0.capture) {
+            return capture.dropped.push(address);
         }
+        self.free(address);
     }
 
     /// An error is kept for the next call, since a drop cannot report it.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::Gpu;
 use super::buffer::Allocation;
 use super::runtime::Recorded;
+use super::{Gpu, Turn};
 use crate::error::{Error, Result};
 
 /// Recorded launches, copies and fills. It keeps the memory that they use, at the addresses of then: a buffer that was
@@ -25,7 +25,7 @@ struct Work {
 
 impl Gpu {
     /// Records what `work` issues on this device, without running it. Meanwhile allocations, uploads, downloads and waits
-    /// are refused, and no other thread should issue work: it would be recorded too.
+    /// are refused; calls of other threads wait for the end, so `work` must not wait for those.
     ///
     /// # Errors
     /// Those of `work`; [`Error::Unsupported`] within another capture; [`Error::Driver`].
@@ -34,15 +34,10 @@ impl Gpu {
     }
 
     fn record(&self, reuse: Option<Box<dyn Recorded>>, work: impl FnOnce() -> Result<()>) -> Result<Work> {
-        self.outside_capture("a capture", |_| Ok(()))?;
-        if !self.start_capture() {
-            return Err(Error::unsupported("a capture", "another thread has just begun one"));
-        }
-        if let Err(e) = self.call(|runtime| runtime.begin_capture()) {
-            self.stop_capture();
-            return Err(e);
-        }
-        let started = Started { gpu: self, recording: true };
+        let turn = self.turn();
+        self.outside_capture("a capture", |runtime| runtime.begin_capture())?;
+        self.start_capture();
+        let started = Started { gpu: self, recording: true, _turn: turn };
         work()?; // `started` ends the recording if this fails
         started.finish(reuse)
     }
@@ -52,13 +47,14 @@ impl Gpu {
 struct Started<'a> {
     gpu: &'a Gpu,
     recording: bool,
+    _turn: Turn<'a>,
 }
 
 impl Started<'_> {
     fn finish(mut self, reuse: Option<Box<dyn Recorded>>) -> Result<Work> {
         self.recording = false;
         let recorded = self.gpu.call(|runtime| runtime.end_capture(reuse));
-        let used = self.gpu.stop_capture().used;
+        let used = self.gpu.stop_capture();
         Ok(Work { recorded: recorded?, used })
     }
 }
@@ -81,8 +77,11 @@ impl Graph {
         let Some(Work { recorded, .. }) = &mut self.work else {
             return Err(Error::unsupported("a launch of this graph", "its update failed"));
         };
+        let _turn = self.gpu.turn();
         // SAFETY: `used` holds all memory whose address was handed out while this was recorded.
-        self.gpu.outside_capture("a launch of another graph", |_| unsafe { recorded.launch() })
+        self.gpu.outside_capture("a launch of another graph", |_| unsafe { recorded.launch() })?;
+        self.gpu.order().graph_ended();
+        Ok(())
     }
 
     /// Replaces the recorded work by what `work` issues. If that differs in addresses, params and grids only, this is

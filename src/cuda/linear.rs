@@ -15,6 +15,7 @@ pub(crate) fn linear_many(
     ys: &mut [&mut Tensor],
     precision: Precision,
 ) -> Result<()> {
+    let _turn = x.cuda()?.gpu().turn();
     if precision != Precision::Fast && ws.iter().any(|w| w.is_tiled()) {
         let why = "a matrix in tiles takes int8 activations: precision `fast`";
         return Err(Error::unsupported("an exact linear layer", why));
@@ -47,6 +48,7 @@ pub(crate) fn head_linear(
     y_heads: Heads,
     precision: Precision,
 ) -> Result<()> {
+    let _turn = x.cuda()?.gpu().turn();
     Launch::new(w, x, x_heads, y, y_heads, round(w, precision, ROUND_BF16)?)?.run(x)
 }
 

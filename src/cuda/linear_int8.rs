@@ -21,6 +21,7 @@ pub(crate) fn repack(gpu: &Gpu, weight: &Weight) -> Result<DeviceTiles> {
     let entry =
         entry.ok_or_else(|| Error::unsupported(format!("repack of {ty}"), "no kernel was built for it"))?;
     let [row_tiles, k_tiles] = tiles(n, k);
+    let _turn = gpu.turn();
     let blocks = gpu.upload("weights", weight.bytes())?;
     let mut out: Buffer<u8> = gpu.alloc("weights", slabs * row_tiles * k_tiles * bytes)?;
     let params = repack_params {
@@ -42,6 +43,7 @@ pub(crate) fn quantize(x: &Tensor, q: &mut QuantizedTiles) -> Result<()> {
     let [m, k] = x.shape();
     let x = x.cuda()?;
     let gpu = x.gpu().with(q.tiles())?.clone();
+    let _turn = gpu.turn();
     holds("quantize", q.tiles(), act_tiles(m, k) * size_of::<tile_act>())?;
     let params = quantize_params {
         x: x.as_ptr(),
@@ -59,6 +61,7 @@ pub(crate) fn linear_int8(w: &Matrix, x: &mut QuantizedTiles, y: &mut Tensor) ->
     let ([_, n, k], [m, _]) = (w.shape(), x.shape());
     let (w, y) = (w.tiles()?, y.cuda_mut()?);
     let gpu = w.tiles.gpu().with(x.tiles())?.with(y)?.clone();
+    let _turn = gpu.turn();
     let [row_tiles, k_tiles] = tiles(n, k);
     holds("linear", &w.tiles, row_tiles * k_tiles * tile_bytes(w.ty).unwrap_or(0))?;
     holds("linear", x.tiles(), act_tiles(m, k) * size_of::<tile_act>())?;
@@ -86,7 +89,7 @@ pub(crate) fn linear_int8(w: &Matrix, x: &mut QuantizedTiles, y: &mut Tensor) ->
     }
     let config = Int8Config::pick(w.ty, m, n, sms, smem_per_sm)?;
     let params = linear_int8_params {
-        w: w.tiles.as_ptr().cast(),
+        w: w.tiles.as_prologue_ptr().cast(),
         x: x_tiles,
         y: y.as_mut_ptr(),
         m: m as u32,

@@ -15,11 +15,14 @@ mod graph;
 pub(crate) mod linear;
 pub(crate) mod linear_int8;
 pub(crate) mod norm;
+mod order;
 pub mod roofs;
 pub mod runtime;
+mod turns;
 
 pub use buffer::Buffer;
 pub use environment::Environment;
 pub use gpu::Gpu;
 pub use graph::Graph;
 pub use runtime::{Memory, Properties, Runtime};
+pub use turns::Turn;

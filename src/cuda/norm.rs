@@ -15,7 +15,7 @@ fn params(w: &Buffer<f32>, stride: usize, n: usize, eps: f32) -> norm_quantize_p
     norm_quantize_params {
         x: null_mut(),
         r: null_mut(),
-        w: w.as_ptr(),
+        w: w.as_prologue_ptr(),
         y: null_mut(),
         qs: null_mut(),
         scales: null_mut(),
@@ -45,6 +45,7 @@ pub(crate) fn rms_norm(x: &Tensor, w: &Tensor, eps: f32, y: &mut Tensor) -> Resu
     let (x, w, y) = (x.cuda()?, w.cuda()?, y.cuda_mut()?);
     let gpu = x.gpu().with(w)?.with(y)?.clone();
     let config = pick(&gpu, m, n, GgmlType::F32, ActBlockSize::B32, true)?;
+    let _turn = gpu.turn();
     let mut params = params(w, n, n, eps);
     params.x = x.as_ptr().cast_mut(); // not written without a residual
     params.y = y.as_mut_ptr().cast();
@@ -59,6 +60,7 @@ pub(crate) fn rms_norm_cols(x: &mut Tensor, cols: Range<usize>, w: &Tensor, eps:
     let gpu = x.gpu().with(w)?.clone();
     let aligned = stride.is_multiple_of(4) && cols.start.is_multiple_of(4);
     let config = pick(&gpu, m, cols.len(), GgmlType::F32, ActBlockSize::B32, aligned)?;
+    let _turn = gpu.turn();
     let mut params = params(w, stride, cols.len(), eps);
     params.x = x.as_mut_ptr().wrapping_add(cols.start);
     params.y = params.x.cast();
@@ -81,6 +83,7 @@ pub(crate) fn norm_quantize<Y: Float>(
     let gpu = x.gpu().with(w)?.clone();
     let block = q.as_ref().map_or(ActBlockSize::B32, |q| q.block());
     let config = pick(&gpu, m, n, Y::TYPE, block, true)?;
+    let _turn = gpu.turn();
     let mut params = params(w, n, n, eps);
     params.x = x.as_mut_ptr();
     if let Some(r) = r {
@@ -111,7 +114,14 @@ pub(crate) fn layer_norm(x: &mut Tensor, w: &Tensor, b: &Tensor, eps: f32) -> Re
     let (x, w, b) = (x.cuda_mut()?, w.cuda()?, b.cuda()?);
     let gpu = x.gpu().with(w)?.with(b)?.clone();
     let config = NormConfig::pick_layer_norm(m, n, gpu.properties().sms)?;
-    let params = layer_norm_params { x: x.as_mut_ptr(), w: w.as_ptr(), b: b.as_ptr(), n: n as u32, eps };
+    let _turn = gpu.turn();
+    let params = layer_norm_params {
+        x: x.as_mut_ptr(),
+        w: w.as_prologue_ptr(),
+        b: b.as_prologue_ptr(),
+        n: n as u32,
+        eps,
+    };
     // SAFETY: x has `m` rows of `n` values, w and b have `n`, as the caller checked; all lie on this device.
     unsafe { gpu.launch(config.entry, [config.grid, 1, 1], &params) }
 }

@@ -38,6 +38,7 @@ pub fn copy(
     }
     let gpu = src.gpu().with(dst)?;
     let grid = grid(gpu, src.len(), instance.unroll, instance.warps);
+    let _turn = gpu.turn();
     let params =
         copy_params { src: src.as_ptr().cast(), dst: dst.as_mut_ptr().cast(), n_vecs: src.len() as u64 };
     // SAFETY: both buffers have `n_vecs` vectors, which was checked; they are two, since one is borrowed exclusively.
@@ -60,6 +61,7 @@ pub fn reduce(
     if partial.len() < blocks {
         return Err(Error::shape("reduce", format!("partial [{blocks}]"), format!("[{}]", partial.len())));
     }
+    let _turn = gpu.turn();
     let params =
         reduce_params { src: src.as_ptr().cast(), partial: partial.as_mut_ptr(), n_vecs: src.len() as u64 };
     // SAFETY: `src` has `n_vecs` vectors and `partial` a place for each block, which was checked.
@@ -133,6 +135,7 @@ fn mma<T: bytemuck::Pod>(
     let Ok(blocks) = u32::try_from(d.len() / of_block) else {
         return Err(Error::shape("mma", "fewer than 2^32 blocks", d.len() / of_block));
     };
+    let _turn = gpu.turn();
     let params = mma_params { a: a.as_ptr(), b: b.as_ptr(), d: d.as_mut_ptr().cast(), steps };
     // SAFETY: the buffers have the sizes that the kernel takes, which was checked; `d` has a place for each block's warps.
     unsafe { gpu.launch(entry, [blocks, 1, 1], &params) }?;
@@ -158,7 +161,7 @@ pub struct Roofs {
 
 impl Roofs {
     /// Measures memory on buffers of `bytes` bytes, or of a size that no cache of this GPU can hold, and matrix units over
-    /// as many operations per byte as [`STEPS_PER_MB`] says. Takes some tens of milliseconds.
+    /// an amount of work that goes with that size. Takes some tens of milliseconds.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] for the two buffers; those of a launch.
@@ -169,7 +172,7 @@ impl Roofs {
         };
         let bytes = bytes.map_or_else(fitting, Ok)?;
         let n = (bytes as usize / size_of::<Vector>()).max(1);
-        let src = gpu.zeros::<Vector>("roofs", n)?;
+        let src = random_vectors(gpu, n)?;
         let mut dst = gpu.zeros::<Vector>("roofs", n)?;
         let bytes = (n * size_of::<Vector>()) as u64;
 
@@ -209,17 +212,37 @@ const STEPS_PER_MB: f64 = 16.0;
 /// Enough for all places for warps.
 const MMA_BLOCKS_PER_SM: usize = 2;
 
-/// Registers drawn at random, since zeros draw less power and run faster; only the bits of `mask` can be set, besides signs.
-fn random_fragments(gpu: &Gpu, tiles: u32, mask: u32) -> Result<Fragments> {
+/// Numbers drawn at random, since zeros draw less power and run faster.
+fn random_words() -> impl Iterator<Item = u32> {
     let mut state = 1u64;
-    let mut registers = |n: usize| -> Vec<u32> {
-        let next = || {
-            // Knuth's MMIX constants.
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 32) as u32 & (mask | 0x8000_8000)
-        };
-        std::iter::repeat_with(next).take(n).collect()
-    };
+    std::iter::repeat_with(move || {
+        // Knuth's MMIX constants.
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 32) as u32
+    })
+}
+
+/// Random numbers, a few MB of them again and again: more would take longer to upload than to measure.
+fn random_vectors(gpu: &Gpu, n: usize) -> Result<Buffer<Vector>> {
+    const DRAWN: usize = 1 << 18;
+    let mut words = random_words().map(u64::from);
+    let mut word = || words.next().unwrap_or_default() << 32 | words.next().unwrap_or_default();
+    let drawn: Vec<Vector> = (0..n.min(DRAWN)).map(|_| [word(), word()]).collect();
+    let mut vectors = gpu.alloc("roofs", n)?;
+    vectors.upload(0, &drawn)?;
+    let mut there = drawn.len();
+    while there < n {
+        let more = there.min(n - there);
+        vectors.copy_within(0..more, there)?;
+        there += more;
+    }
+    Ok(vectors)
+}
+
+/// Random registers; only the bits of `mask` can be set, besides signs.
+fn random_fragments(gpu: &Gpu, tiles: u32, mask: u32) -> Result<Fragments> {
+    let mut words = random_words().map(|word| word & (mask | 0x8000_8000));
+    let mut registers = |n: usize| -> Vec<u32> { words.by_ref().take(n).collect() };
     let (a, b) = (registers(4 * 32), registers(tiles as usize * 2 * 32));
     Ok(Fragments { a: gpu.upload("roofs", &a)?, b: gpu.upload("roofs", &b)? })
 }

@@ -50,9 +50,14 @@ pub struct Launch<'a> {
     pub grid: [u32; 3],
     /// The params struct; there may be padding in it.
     pub params: &'a [MaybeUninit<u8>],
+    /// Whether it may begin before the kernels issued before it have ended.
+    pub overlaps: bool,
 }
 
 /// A device: memory, launches in the order in which they were issued, recorded launches.
+///
+/// Whatever takes memory, a module that is loaded included, may fail with [`crate::Error::OutOfMemory`], with nothing in `held`,
+/// which [`super::Gpu`] fills in; the device goes on then.
 ///
 /// Addresses are those that kernels see; zero is none. Work may be asynchronous: an error of a kernel may come from any
 /// later call. [`super::Gpu`] is the safe side, and it keeps the first [`crate::Error::Driver`] that comes out of here:
@@ -67,11 +72,11 @@ pub trait Runtime: Send + Sync + fmt::Debug {
     /// [`crate::Error::Driver`], as from every function here.
     fn memory(&self) -> Result<Memory>;
 
-    /// Memory for `bytes` > 0, aligned to 256, contents undefined. `None` if there is not enough. `label` says what for.
+    /// Memory for `bytes` > 0, aligned to 256, contents undefined. `label` says what for.
     ///
     /// # Errors
-    /// As [`Runtime::memory`].
-    fn alloc(&self, bytes: usize, label: &'static str) -> Result<Option<u64>>;
+    /// As [`Runtime::memory`]; [`crate::Error::OutOfMemory`].
+    fn alloc(&self, bytes: usize, label: &'static str) -> Result<u64>;
 
     /// Gives memory back once the work issued so far is done.
     ///

@@ -1,7 +1,7 @@
 //! Operations: one module each, with the safe function, its checks and the reference in plain f64 loops.
 //!
 //! Every function checks shapes, then dispatches on the device of its tensors. Bad input is an
-//! [`Error`] and leaves the outputs as they were (a mixture of devices may have resized them). `m` is the number of rows (tokens) of a call.
+//! [`Error`] and leaves the outputs as they were. `m` is the number of rows (tokens) of a call.
 //!
 //! | module | operation |
 //! |---|---|
@@ -31,7 +31,7 @@ pub mod router;
 
 use crate::cuda::Gpu;
 use crate::error::{Error, Result};
-use crate::tensor::{Element, Tensor};
+use crate::tensor::{Device, Element, Tensor};
 
 /// Fails unless `t` has the shape `[rows, cols]`; `what` names the argument.
 pub(crate) fn expect<T: Element>(
@@ -45,6 +45,16 @@ pub(crate) fn expect<T: Element>(
         return Ok(());
     }
     Err(Error::shape(op, format!("{what} [{rows}, {cols}]"), format!("{:?}", t.shape())))
+}
+
+/// Fails unless all lie on one device. For operations that resize outputs: the others find it out by themselves, before they
+/// write.
+pub(crate) fn on_one_device(op: &str, devices: &[&Device]) -> Result<()> {
+    let first = devices.first();
+    match devices.iter().zip(first.iter().cycle()).all(|(d, first)| d.same(first)) {
+        true => Ok(()),
+        false => Err(Error::unsupported(format!("{op} across devices"), "all arguments must lie on one")),
+    }
 }
 
 /// The answer of an operation that has no kernel yet.

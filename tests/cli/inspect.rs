@@ -67,6 +67,20 @@ fn the_default_model() {
     assert!(full.len() > 2 * text.len());
 }
 
+/// Whatever the machine and the build have, there is an answer: GPUs, or the reason why there are none.
+#[test]
+fn the_machine() {
+    let told = run("inspect", &["--gpus", "--json"]).json();
+    let found = glm5::cuda::Environment::look();
+    assert_eq!(told, serde_json::to_value(&found).unwrap());
+    assert_eq!(told["trouble"].is_null(), !found.gpus.is_empty());
+    let text = run("inspect", &["--gpus"]).ok();
+    assert_eq!(text, found.to_string());
+    assert!(text.contains("GPU"), "{text}");
+    let both = run("inspect", &["--gpus", "--model", "x.gguf"]);
+    assert_eq!((both.code, both.stdout.as_str()), (Some(2), ""));
+}
+
 /// The set is shown whole from any of its shards, and runs from any of them.
 #[test]
 fn a_split_set() {

@@ -64,6 +64,7 @@ pub mod memory;
 pub mod mla_attention;
 pub mod moe;
 pub mod norm;
+pub mod overlap;
 pub mod roofs;
 pub mod rope;
 pub mod router;

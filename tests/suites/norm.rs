@@ -1,9 +1,8 @@
 //! RMSNorm, residual add + RMSNorm, LayerNorm.
 
-use glm5::ops::dequantize::dequantize;
 use glm5::ops::dequantize::reference::round_bf16;
 use glm5::ops::norm::{add_rms_norm, layer_norm, norm_quantize, reference, rms_norm, rms_norm_cols};
-use glm5::quant::{ActBlockSize, Activations, Weight, quantize_activations};
+use glm5::quant::{ActBlockSize, Activations, quantize_activations};
 use glm5::tensor::{Device, Heads, QuantizedRows, Tensor};
 use half::bf16;
 use proptest::prelude::*;
@@ -12,8 +11,7 @@ use proptest::test_runner::TestCaseResult;
 use super::blocks::Rng;
 use super::close::{close, equal, layer_norm_slack, rms_norm_slack};
 use super::inputs::{
-    Bits, activations, any_m, gather, host, matrix, on_each, outside, poisoned, refused, scales, tensor,
-    untouched,
+    Bits, activations, any_m, gather, host, on_each, outside, poisoned, refused, scales, tensor, untouched,
 };
 
 macro_rules! norm_properties {
@@ -23,7 +21,7 @@ macro_rules! norm_properties {
         rms_norm_cols_leaves_other_columns(case), layer_norm_is_the_reference(case), scale_cancels(case),
         norm_quantize_is_norm_then_quantize(quantized_case), bf16_is_the_rounded_norm(case);
         layer_norm_has_biased_variance_and_a_bias, quants_of_extreme_values, refuses_what_does_not_fit,
-        norm_quantize_refuses_what_does_not_fit, waits_for_earlier_kernels }
+        norm_quantize_refuses_what_does_not_fit }
     };
 }
 pub(crate) use norm_properties;
@@ -153,31 +151,6 @@ pub fn norm_quantize_is_norm_then_quantize(
     equal("norm", &y, &normed)?;
     prop_assert_eq!(q.bits(), quantize_activations(&y, block).unwrap().bits());
     Ok(())
-}
-
-/// Inputs that a kernel has just written: nothing of them may be read before it is sure to have ended.
-pub fn waits_for_earlier_kernels(devices: &[Device]) {
-    let (m, n) = (3, 512);
-    let rng = &mut Rng(5);
-    let (x, r, w) = (rng.normals(m * n), rng.normals(m * n), rng.normals(n));
-    for d in devices {
-        let (w, b) = (tensor(d, n, &w), tensor(d, n, &rng.normals(n)));
-        let from = |values: &[f32]| matrix(d, &Weight::from_f32([1, m, n], values).unwrap());
-        let (from_x, from_r) = (from(&x), from(&r));
-        let results = |computed: bool| {
-            let (mut x, mut r) = (tensor(d, n, &x), tensor(d, n, &r));
-            let mut y = poisoned(d, m, n);
-            let mut q = QuantizedRows::new(d, m, n, ActBlockSize::B32).unwrap();
-            if computed {
-                dequantize(&from_x, 0, 0..m, &mut x).unwrap();
-                dequantize(&from_r, 0, 0..m, &mut r).unwrap();
-            }
-            norm_quantize(&mut x, Some(&r), &w, 1e-5, Some(&mut y), Some(&mut q)).unwrap();
-            layer_norm(&mut y, &w, &b, 1e-5).unwrap();
-            (host(&x), host(&y), q.to_activations().unwrap().bits())
-        };
-        assert_eq!(results(true), results(false), "{}", d.name());
-    }
 }
 
 /// A bf16 result is the f32 one rounded once.

@@ -37,7 +37,7 @@ struct State {
 /// What a graph is made of.
 #[derive(Debug)]
 enum Work {
-    Launch { entry: Entry, grid: [u32; 3], params: Vec<MaybeUninit<u8>> },
+    Launch { entry: Entry, grid: [u32; 3], params: Vec<MaybeUninit<u8>>, overlaps: bool },
     Copy { from: u64, to: u64, bytes: usize },
     Fill { at: u64, byte: u8, bytes: usize },
 }
@@ -97,8 +97,14 @@ impl State {
     /// What the work says of memory is true. (Ranges of copies and fills are checked.)
     unsafe fn run(&mut self, work: &Work) -> Result<()> {
         match work {
-            // SAFETY: the caller's promise.
-            Work::Launch { entry, grid, params } => unsafe { self.launch(*entry, *grid, params) },
+            Work::Launch { entry, grid, params, overlaps } => {
+                if !overlaps {
+                    self.arena.forget_written(); // it begins when all before it have ended
+                }
+                let launch = Launch { entry: *entry, grid: *grid, params, overlaps: *overlaps };
+                // SAFETY: the caller's promise.
+                unsafe { self.launch(&launch) }
+            }
             Work::Copy { from, to, bytes } => {
                 self.arena.forget_written(); // copies and fills wait for kernels, and kernels for them
                 self.check_range("copy", *from, *bytes)?;
@@ -119,7 +125,8 @@ impl State {
 
     /// # Safety
     /// `params` is what the kernel takes, and what it says of memory is true.
-    unsafe fn launch(&mut self, entry: Entry, grid: [u32; 3], params: &[MaybeUninit<u8>]) -> Result<()> {
+    unsafe fn launch(&mut self, launch: &Launch<'_>) -> Result<()> {
+        let Launch { entry, grid, params, overlaps } = *launch;
         let Some((_, function)) = FUNCTIONS.get(entry as usize).filter(|(name, _)| *name == entry.name())
         else {
             let built_for = format!("{} kernels of another table", FUNCTIONS.len());
@@ -144,7 +151,7 @@ impl State {
             block: [entry.threads(), 1, 1],
             shared_bytes: entry.smem_bytes(),
             params_bytes: params.len() as u32,
-            pdl: u32::from(entry.pdl()),
+            pdl: u32::from(overlaps),
             resident_blocks: 0,
             // Each launch has its own, so that one launched twice does not run in the same order twice.
             seed: self.seed.wrapping_add(self.launches.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
@@ -188,8 +195,19 @@ impl Runtime for Emulator {
         Ok(Memory { free, total })
     }
 
-    fn alloc(&self, bytes: usize, label: &'static str) -> Result<Option<u64>> {
-        Ok(self.state().arena.alloc(bytes, label))
+    fn alloc(&self, bytes: usize, label: &'static str) -> Result<u64> {
+        let mut state = self.state();
+        let (free, total) = state.arena.free_and_total();
+        let gpu = state.name.clone();
+        let needed = Some(bytes as u64);
+        state.arena.alloc(bytes, label).ok_or(Error::OutOfMemory {
+            label: label.into(),
+            needed,
+            gpu,
+            free,
+            total,
+            held: Vec::new(),
+        })
     }
 
     unsafe fn free(&self, address: u64) -> Result<()> {
@@ -228,9 +246,9 @@ impl Runtime for Emulator {
     }
 
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        let Launch { entry, grid, params } = *launch;
+        let Launch { entry, grid, params, overlaps } = *launch;
         // SAFETY: the caller's promise.
-        unsafe { self.state().issue(Work::Launch { entry, grid, params: params.to_vec() }) }
+        unsafe { self.state().issue(Work::Launch { entry, grid, params: params.to_vec(), overlaps }) }
     }
 
     fn synchronize(&self) -> Result<()> {
@@ -271,6 +289,7 @@ struct Recording {
 impl Recorded for Recording {
     unsafe fn launch(&mut self) -> Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.arena.forget_written(); // a graph begins when all before it has ended
         // SAFETY: the caller's promise, and that of those who issued the work.
         self.works.iter().try_for_each(|work| unsafe { state.run(work) })
     }

@@ -19,6 +19,7 @@ mod emu {
     crate::suites::linear::linear_properties!(crate::emu::devices, 16);
     crate::suites::linear_int8::linear_int8_properties!(crate::emu::devices, 16);
     crate::suites::norm::norm_properties!(crate::emu::devices, 24);
+    crate::suites::overlap::overlap_properties!(crate::emu::devices, 1);
     crate::suites::memory::memory_properties!(crate::emu::devices, 1);
     crate::suites::roofs::roofs_properties!(crate::emu::devices, 24);
     crate::suites::tensor::tensor_properties!(crate::emu::devices, 1);

@@ -5,11 +5,14 @@ use glm5::Error;
 use glm5::cuda::roofs::{Vector, copy};
 use glm5::cuda::{Buffer, Gpu};
 use glm5::kernels;
+use glm5::ops::dsa_topk::{Selection, top_k};
 use glm5::ops::embedding::embedding_of;
 use glm5::ops::ffn::swiglu;
+use glm5::ops::logits::logits;
+use glm5::ops::router::{Gating, RouterConfig, Routing, router};
 use glm5::quant::Weight;
 use glm5::sys::{copy_params, reduce_params};
-use glm5::tensor::{Device, Matrix, Tensor};
+use glm5::tensor::{Device, Matrix, Precision, Tensor};
 use glm5_emu::{Options, gpu};
 
 fn small() -> Gpu {
@@ -134,4 +137,37 @@ fn operations_without_a_kernel_are_refused_by_name() {
     assert!(matches!(e, Error::Unsupported { .. }));
     assert!(e.to_string().contains("swiglu on emulator"), "{e}");
     assert_eq!(y.to_vec().unwrap(), [1.0; 6]);
+}
+
+/// Outputs that lie elsewhere keep their rows, and so do those of an operation that has no kernel.
+#[test]
+fn refused_operations_resize_nothing() {
+    let (cpu, emulated) = (Device::cpu(Some(1)).unwrap(), Device::Cuda(small()));
+    let config = RouterConfig {
+        n_experts_per_tok: 2,
+        gating: Gating::Sigmoid,
+        norm_topk_prob: true,
+        routed_scaling_factor: 1.0,
+    };
+    for (input, output) in [(&cpu, &emulated), (&emulated, &cpu), (&emulated, &emulated)] {
+        let x = Tensor::from_vec(input, 3, 8, vec![1f32; 24]).unwrap();
+        let w = Matrix::new(input, Weight::from_f32([1, 4, 8], &[1.0; 32]).unwrap()).unwrap();
+        let mut selection = Selection::new(output, 2).unwrap();
+        top_k(&x, &[8; 3], &mut selection).unwrap_err();
+        let mut routing = Routing::new(output, 4, 2).unwrap();
+        router(&w, &Tensor::zeros(input, 1, 4).unwrap(), &x, &config, &mut routing).unwrap_err();
+        let (mut gathered, mut y) =
+            (Tensor::zeros(output, 0, 8).unwrap(), Tensor::zeros(output, 0, 4).unwrap());
+        logits(&w, &x, &[1, 2], &mut gathered, &mut y, Precision::Exact).unwrap_err();
+        let rows = [
+            selection.indices.rows(),
+            selection.lens.rows(),
+            routing.ids.rows(),
+            routing.weights.rows(),
+            routing.logits.rows(),
+            gathered.rows(),
+            y.rows(),
+        ];
+        assert_eq!(rows, [0; 7], "{} to {}", input.name(), output.name());
+    }
 }

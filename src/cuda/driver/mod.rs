@@ -69,22 +69,62 @@ struct Core {
     device: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
+    /// The device's own, from which all its memory comes.
+    pool: sys::CUmemoryPool,
     properties: Properties,
     /// Index of the entry that was launched last, for errors that come late.
     last: AtomicUsize,
 }
 
-// SAFETY: contexts and streams may be used from any thread; each call makes the context current first.
+// SAFETY: contexts, streams and pools may be used from any thread; each call makes the context current first.
 unsafe impl Send for Core {}
 // SAFETY: as above; the driver locks.
 unsafe impl Sync for Core {}
 
 impl Core {
-    /// Makes the context current on this thread, and calls the driver. `what` is for errors.
-    fn call<T>(&self, what: impl fmt::Display, f: impl FnOnce() -> Result<T, DriverError>) -> Result<T> {
+    /// Makes the context current on this thread, and calls the driver; once more with all memory that can be had if it finds too
+    /// little. `what` is for errors.
+    fn call<T>(&self, what: impl fmt::Display, f: impl FnMut() -> Result<T, DriverError>) -> Result<T> {
         // SAFETY: the context is retained as long as `self` lives.
         let current = unsafe { result::ctx::set_current(self.context) };
-        current.and_then(|()| f()).map_err(|e| self.error(what, e))
+        current.and_then(|()| with_memory(f, || self.reclaim())).map_err(|e| match lacks_memory(e) {
+            true => self.out_of_memory(what.to_string(), None),
+            false => self.error(what, e),
+        })
+    }
+
+    /// Gives what the pool keeps back to the driver, which takes memory for code, graphs and local memory elsewhere. For
+    /// allocations too: what is in the pool may be in pieces of the wrong size.
+    fn reclaim(&self) -> Result<(), DriverError> {
+        // SAFETY: the stream is ours.
+        let capturing = unsafe { result::stream::is_capturing(self.stream) }?;
+        // Frees that were issued have then happened. A wait would break a capture.
+        if capturing == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+            // SAFETY: as above.
+            unsafe { result::stream::synchronize(self.stream) }?;
+        }
+        // SAFETY: the pool is the device's own.
+        unsafe { result::mem_pool::trim_to(self.pool, 0) }
+    }
+
+    /// Free and total memory.
+    fn memory(&self) -> Result<Memory, DriverError> {
+        let pool = |attribute| -> Result<u64, DriverError> {
+            let mut bytes = 0u64;
+            // SAFETY: the attributes asked for are 64-bit numbers.
+            unsafe { result::mem_pool::get_attribute(self.pool, attribute, (&raw mut bytes).cast()) }?;
+            Ok(bytes)
+        };
+        let (free, total) = result::mem_get_info()?;
+        let reserved = pool(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+        let used = pool(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
+        Ok(Memory { free: free as u64 + reserved.saturating_sub(used), total: total as u64 })
+    }
+
+    fn out_of_memory(&self, label: String, needed: Option<u64>) -> Error {
+        let Memory { free, total } =
+            self.memory().unwrap_or(Memory { free: 0, total: self.properties.memory });
+        Error::OutOfMemory { label, needed, gpu: self.properties.to_string(), free, total, held: Vec::new() }
     }
 
     fn error(&self, what: impl fmt::Display, e: DriverError) -> Error {
@@ -111,6 +151,24 @@ impl fmt::Debug for Core {
     }
 }
 
+fn lacks_memory(e: DriverError) -> bool {
+    e.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY
+}
+
+/// Calls again after `reclaim` if there was too little memory.
+fn with_memory<T>(
+    mut call: impl FnMut() -> Result<T, DriverError>,
+    reclaim: impl FnOnce() -> Result<(), DriverError>,
+) -> Result<T, DriverError> {
+    match call() {
+        Err(e) if lacks_memory(e) => {
+            reclaim()?;
+            call()
+        }
+        other => other,
+    }
+}
+
 /// An error of the driver by name and in words.
 fn words(e: DriverError) -> String {
     let text = |s: Result<&std::ffi::CStr, _>| s.map(|s| s.to_string_lossy().into_owned());
@@ -122,18 +180,10 @@ fn words(e: DriverError) -> String {
 
 #[derive(Debug)]
 struct Driver {
-    staging: Mutex<Option<Staging>>,
+    staging: [Mutex<Option<Staging>>; 2],
     modules: Modules,
-    pool: Pool,
     core: Arc<Core>,
 }
-
-#[derive(Debug, Clone, Copy)]
-struct Pool(sys::CUmemoryPool);
-// SAFETY: the device's own pool; it may be used from any thread.
-unsafe impl Send for Pool {}
-// SAFETY: as above; the driver locks.
-unsafe impl Sync for Pool {}
 
 impl Driver {
     fn new(device: sys::CUdevice, properties: Properties) -> Result<Self> {
@@ -145,54 +195,34 @@ impl Driver {
         // SAFETY: the device exists; the context is released by `Core`.
         let context = unsafe { result::primary_ctx::retain(device) }.map_err(|e| failed("context", e))?;
         // SAFETY: just retained.
-        let stream = unsafe { result::ctx::set_current(context) }
-            .and_then(|()| result::stream::create(result::stream::StreamKind::NonBlocking));
-        let stream = match stream {
-            Ok(stream) => stream,
+        let made = unsafe { result::ctx::set_current(context) }.and_then(|()| pool_and_stream(device));
+        let (pool, stream) = match made {
+            Ok(made) => made,
             Err(e) => {
                 // SAFETY: retained above, used by no one.
                 _ = unsafe { result::primary_ctx::release(device) };
-                return Err(failed("stream", e));
+                return Err(failed("memory pool and stream", e));
             }
         };
         let last = AtomicUsize::new(usize::MAX);
-        let core = Arc::new(Core { device, context, stream, properties, last });
-        let pool = core.call("memory pool", || {
-            // SAFETY: the device exists.
-            let pool = unsafe { result::device::get_default_mem_pool(device) }?;
-            // Freed memory stays in the pool: steps allocate what earlier steps freed, and waiting must not return it.
-            let mut keep = u64::MAX;
-            let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-            // SAFETY: the attribute is a 64-bit number.
-            unsafe { result::mem_pool::set_attribute(pool, attribute, (&raw mut keep).cast()) }?;
-            Ok(pool)
-        })?;
-        Ok(Driver { staging: Mutex::new(None), modules: Modules::new(&core), pool: Pool(pool), core })
+        let core = Arc::new(Core { device, context, stream, pool, properties, last });
+        Ok(Driver { staging: Default::default(), modules: Modules::new(&core), core })
     }
 
-    fn call<T>(&self, what: impl fmt::Display, f: impl FnOnce() -> Result<T, DriverError>) -> Result<T> {
+    fn call<T>(&self, what: impl fmt::Display, f: impl FnMut() -> Result<T, DriverError>) -> Result<T> {
         self.core.call(what, f)
     }
+}
 
-    fn pool_bytes(&self, attribute: CUmemPool_attribute) -> Result<u64> {
-        let mut bytes = 0u64;
-        // SAFETY: the attributes asked for are 64-bit numbers.
-        self.call("memory", || unsafe {
-            result::mem_pool::get_attribute(self.pool.0, attribute, (&raw mut bytes).cast())
-        })?;
-        Ok(bytes)
-    }
-
-    fn try_alloc(&self, bytes: usize, label: &str) -> Result<Option<u64>> {
-        self.call(format_args!("allocation of {bytes} bytes for {label}"), || {
-            // SAFETY: the stream lives as long as `self`.
-            match unsafe { result::malloc_async(self.core.stream, bytes) } {
-                Ok(address) => Ok(Some(address)),
-                Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => Ok(None),
-                Err(e) => Err(e),
-            }
-        })
-    }
+fn pool_and_stream(device: sys::CUdevice) -> Result<(sys::CUmemoryPool, sys::CUstream), DriverError> {
+    // SAFETY: the device exists.
+    let pool = unsafe { result::device::get_default_mem_pool(device) }?;
+    // Freed memory stays in the pool: steps allocate what earlier steps freed, and waiting must not return it.
+    let mut keep = u64::MAX;
+    let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: the attribute is a 64-bit number.
+    unsafe { result::mem_pool::set_attribute(pool, attribute, (&raw mut keep).cast()) }?;
+    Ok((pool, result::stream::create(result::stream::StreamKind::NonBlocking)?))
 }
 
 impl Drop for Driver {
@@ -207,21 +237,18 @@ impl Runtime for Driver {
     }
 
     fn memory(&self) -> Result<Memory> {
-        let (free, total) = self.call("memory", result::mem_get_info)?;
-        let reserved = self.pool_bytes(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
-        let used = self.pool_bytes(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
-        Ok(Memory { free: free as u64 + reserved.saturating_sub(used), total: total as u64 })
+        self.call("memory", || self.core.memory())
     }
 
-    fn alloc(&self, bytes: usize, label: &'static str) -> Result<Option<u64>> {
-        if let Some(address) = self.try_alloc(bytes, label)? {
-            return Ok(Some(address));
-        }
-        // What the pool keeps may be in pieces of the wrong size.
-        self.synchronize()?;
-        // SAFETY: the pool is the device's own.
-        self.call("memory pool", || unsafe { result::mem_pool::trim_to(self.pool.0, 0) })?;
-        self.try_alloc(bytes, label)
+    fn alloc(&self, bytes: usize, label: &'static str) -> Result<u64> {
+        let address = self.call(format_args!("allocation of {bytes} bytes for {label}"), || {
+            // SAFETY: the stream lives as long as `self`.
+            unsafe { result::malloc_async(self.core.stream, bytes) }
+        });
+        address.map_err(|e| match e {
+            Error::OutOfMemory { .. } => self.core.out_of_memory(label.into(), Some(bytes as u64)),
+            e => e,
+        })
     }
 
     unsafe fn free(&self, address: u64) -> Result<()> {
@@ -230,21 +257,19 @@ impl Runtime for Driver {
     }
 
     unsafe fn upload(&self, to: u64, from: &[u8], progress: &mut dyn FnMut(usize)) -> Result<()> {
-        if from.len() <= upload::DIRECT {
-            // SAFETY: the caller's promise. The driver has copied memory that is not pinned when it returns.
-            self.call("upload", || unsafe { result::memcpy_htod_async(to, from, self.core.stream) })?;
-            progress(from.len());
-            return Ok(());
-        }
-        let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
-        if staging.is_none() {
-            *staging = Some(Staging::new(&self.core)?);
-        }
-        match &mut *staging {
-            // SAFETY: the caller's promise.
-            Some(staging) => unsafe { staging.upload(to, from, progress) },
-            None => Ok(()), // was just set
-        }
+        let kept = &self.staging[usize::from(from.len() > upload::SMALL.bytes)];
+        let kept = || kept.lock().unwrap_or_else(PoisonError::into_inner);
+        // Taken out, since `progress` may ask for another upload.
+        let taken = kept().take();
+        let mut staging = match taken {
+            Some(staging) => staging,
+            None if from.len() <= upload::SMALL.bytes => Staging::new(&self.core, upload::SMALL)?,
+            None => Staging::new(&self.core, upload::LARGE)?,
+        };
+        // SAFETY: the caller's promise.
+        let done = unsafe { staging.upload(to, from, progress) };
+        *kept() = Some(staging);
+        done
     }
 
     unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<()> {
@@ -269,7 +294,7 @@ impl Runtime for Driver {
     }
 
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        let Launch { entry, grid, params } = *launch;
+        let Launch { entry, grid, params, overlaps } = *launch;
         let function = self.modules.function(entry)?;
         self.core.last.store(entry as usize, Ordering::Relaxed);
         // The driver copies the params before it returns; it does not write to them, whatever its signature says.
@@ -289,7 +314,7 @@ impl Runtime for Driver {
             sharedMemBytes: entry.smem_bytes(),
             hStream: self.core.stream,
             attrs: &mut pdl,
-            numAttrs: u32::from(entry.pdl()),
+            numAttrs: u32::from(overlaps),
         };
         self.call(format_args!("launch of {entry}, grid {grid:?}"), || {
             // SAFETY: the function is of this entry and its module is loaded as long as `self` lives; the attribute outlives
@@ -362,5 +387,41 @@ impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: ours, and not used after this.
         _ = self.core.call("event", || unsafe { result::event::destroy(self.event) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use sys::CUresult::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_OUT_OF_MEMORY};
+
+    use super::*;
+
+    /// One more try after memory was given back, for want of memory alone.
+    #[test]
+    fn want_of_memory_is_mended_once() {
+        let (calls, reclaims) = (Cell::new(0), Cell::new(0));
+        let run = |results: &[Result<u32, sys::CUresult>]| {
+            calls.set(0);
+            reclaims.set(0);
+            let call = || {
+                calls.set(calls.get() + 1);
+                results[calls.get() - 1].map_err(DriverError)
+            };
+            let reclaim = || {
+                assert_eq!(calls.get(), 1);
+                reclaims.set(reclaims.get() + 1);
+                Ok(())
+            };
+            let result = with_memory(call, reclaim).map_err(|e| e.0);
+            (result, calls.get(), reclaims.get())
+        };
+        let (none, bad) = (Err(CUDA_ERROR_OUT_OF_MEMORY), Err(CUDA_ERROR_ILLEGAL_ADDRESS));
+        assert_eq!(run(&[Ok(7)]), (Ok(7), 1, 0));
+        assert_eq!(run(&[none, Ok(7)]), (Ok(7), 2, 1));
+        assert_eq!(run(&[none, none]), (none, 2, 1));
+        assert_eq!(run(&[bad]), (bad, 1, 0));
+        assert_eq!(run(&[none, bad]), (bad, 2, 1));
     }
 }

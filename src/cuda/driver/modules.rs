@@ -8,6 +8,7 @@ use cudarc::driver::{DriverError, result};
 use once_cell::sync::OnceCell;
 
 use super::Core;
+use crate::cuda::runtime::Properties;
 use crate::error::{Error, Result};
 use crate::kernels::{Entry, Image};
 
@@ -52,17 +53,15 @@ impl Modules {
     }
 
     fn look_up(&self, entry: Entry) -> Result<Function> {
-        let (Some(image), Some(cell)) = (entry.image(), self.modules.get(entry.unit())) else {
+        let image = suitable(entry, entry.image(), &self.core.properties)?;
+        let Some(cell) = self.modules.get(entry.unit()) else {
             return Err(self.no_image(entry, "nothing"));
         };
-        if !image.runs_on(self.core.properties.compute_capability) {
-            return Err(self.no_image(entry, &image.archs.join(", ")));
-        }
         let module = cell.get_or_try_init(|| self.load(entry, image))?;
         let name = CString::new(entry.name()).map_err(|_| self.no_image(entry, "names without end"))?;
         let (function, smem) = self.core.call(format_args!("look-up of {entry}"), || {
             // SAFETY: the module is loaded.
-            let function = unsafe { result::module::get_function(module.0, name) }?;
+            let function = unsafe { result::module::get_function(module.0, name.clone()) }?;
             // SAFETY: the function was just found.
             let fixed = unsafe {
                 result::function::get_function_attribute(
@@ -98,22 +97,35 @@ impl Modules {
                 Err(e) => Err(e),
             }
         })?;
-        loaded.map_err(|e| {
-            let (major, minor) = self.core.properties.driver;
-            let nvcc = Image::NVCC.unwrap_or("an unknown release");
-            let built_for = format!(
-                "{}, made by nvcc {nvcc}; the driver speaks CUDA {major}.{minor} and says {}",
-                image.archs.join(", "),
-                super::words(e)
-            );
-            self.no_image(entry, &built_for)
-        })
+        loaded.map_err(|e| refused(entry, image, &self.core.properties, e))
     }
 
     fn no_image(&self, entry: Entry, built_for: &str) -> Error {
-        let gpu = self.core.properties.to_string();
-        Error::NoKernelImage { entry: entry.name(), gpu, built_for: built_for.into() }
+        no_image(entry, &self.core.properties, built_for)
     }
+}
+
+/// The image, if it is there and has code for this GPU.
+fn suitable<'a>(entry: Entry, image: Option<&'a Image>, gpu: &Properties) -> Result<&'a Image> {
+    match image {
+        Some(image) if image.runs_on(gpu.compute_capability) => Ok(image),
+        Some(image) => Err(no_image(entry, gpu, &image.archs.join(", "))),
+        None => Err(no_image(entry, gpu, "nothing")),
+    }
+}
+
+/// What the driver makes of an image that should suit: an old one does not know a new compiler's PTX, or has no compiler.
+fn refused(entry: Entry, image: &Image, gpu: &Properties, e: DriverError) -> Error {
+    let (major, minor) = gpu.driver;
+    let nvcc = Image::NVCC.unwrap_or("an unknown release");
+    let (archs, says) = (image.archs.join(", "), super::words(e));
+    let built_for =
+        format!("{archs}, made by nvcc {nvcc}; the driver speaks CUDA {major}.{minor} and says {says}");
+    no_image(entry, gpu, &built_for)
+}
+
+fn no_image(entry: Entry, gpu: &Properties, built_for: &str) -> Error {
+    Error::NoKernelImage { entry: entry.name(), gpu: gpu.to_string(), built_for: built_for.into() }
 }
 
 fn does_not_suit(e: DriverError) -> bool {
@@ -132,6 +144,61 @@ impl Drop for Modules {
         for module in self.modules.iter().filter_map(OnceCell::get) {
             // SAFETY: loaded by `load`, and its functions are not used any more.
             _ = self.core.call("unload", || unsafe { result::module::unload(module.0) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENTRY: Entry = crate::kernels::copy::INSTANCES[0].entry;
+
+    fn gpu(compute_capability: (u32, u32)) -> Properties {
+        let name = "a GPU".into();
+        let (memory, l2, smem_per_block, smem_per_sm) = (1 << 30, 1 << 20, 1 << 16, 1 << 17);
+        let (sms, driver) = (1, (12, 9));
+        Properties { name, compute_capability, sms, memory, l2, smem_per_block, smem_per_sm, driver }
+    }
+
+    fn image(archs: &'static [&'static str]) -> Image {
+        Image { unit: "copy.0", archs, bytes: &[] }
+    }
+
+    #[test]
+    fn only_images_with_code_for_the_gpu_are_loaded() {
+        let both = image(&["sm_90a", "sm_120a"]);
+        for there in [(9, 0), (12, 0)] {
+            assert_eq!(suitable(ENTRY, Some(&both), &gpu(there)).unwrap().archs, both.archs);
+        }
+        assert!(suitable(ENTRY, Some(&image(&["compute_90"])), &gpu((12, 1))).is_ok());
+        let told = |image: Option<&Image>, capability| match suitable(ENTRY, image, &gpu(capability)) {
+            Err(e @ Error::NoKernelImage { .. }) => e.to_string(),
+            other => panic!("{other:?}"),
+        };
+        let text = told(Some(&both), (12, 1));
+        for part in [ENTRY.name(), "a GPU (sm_121)", "only sm_90a, sm_120a"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(told(None, (9, 0)).contains("only nothing"));
+        assert!(told(Some(&image(&["compute_90"])), (8, 9)).contains("(sm_89), only compute_90"));
+    }
+
+    /// Refused images are told apart from errors that end the device.
+    #[test]
+    fn what_the_driver_says_of_an_image() {
+        use CUresult::*;
+        for code in [
+            CUDA_ERROR_NO_BINARY_FOR_GPU,
+            CUDA_ERROR_INVALID_IMAGE,
+            CUDA_ERROR_INVALID_PTX,
+            CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+            CUDA_ERROR_JIT_COMPILER_NOT_FOUND,
+        ] {
+            assert!(does_not_suit(DriverError(code)), "{code:?}");
+        }
+        for code in [CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_VALUE] {
+            assert!(!does_not_suit(DriverError(code)), "{code:?}");
         }
     }
 }

@@ -1,5 +1,7 @@
-//! Large uploads: through two pinned buffers in turn, so that the host fills one (reading a memory map) while the device
-//! empties the other.
+//! Uploads: through pinned buffers in turn, so that the host fills one (reading a memory map) while the device empties another.
+//!
+//! The driver would do that by itself for memory that is not pinned, but reads pinned memory later, and the owner of a slice
+//! may write to it as soon as the call has returned. Nothing says of a slice which it is.
 
 use std::slice;
 use std::sync::Arc;
@@ -10,23 +12,33 @@ use rayon::prelude::*;
 use super::{Core, Event};
 use crate::error::Result;
 
-/// Up to here the driver's own staging is as good.
-pub(super) const DIRECT: usize = 1 << 20;
+/// Buffers of one size.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) count: usize,
+    pub(super) bytes: usize,
+}
 
-/// Bytes of each buffer: 0.3 ms of PCIe 5, which hides what a copy costs to issue.
-const CHUNK: usize = 16 << 20;
+/// For the inputs of a step: so many may be under way before one is waited for.
+pub(super) const SMALL: Sizes = Sizes { count: 16, bytes: 64 << 10 };
+
+/// For weights: 0.3 ms of PCIe 5, which hides what a copy costs to issue.
+pub(super) const LARGE: Sizes = Sizes { count: 2, bytes: 16 << 20 };
 
 /// What one thread copies at a time. One alone is slower than the bus, above all where the map must be read first.
 const PIECE: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct Staging {
-    buffers: [Pinned; 2],
+    buffers: Vec<Pinned>,
+    /// The one that was used longest ago.
+    next: usize,
 }
 
 impl Staging {
-    pub(super) fn new(core: &Arc<Core>) -> Result<Self> {
-        Ok(Staging { buffers: [Pinned::new(core)?, Pinned::new(core)?] })
+    pub(super) fn new(core: &Arc<Core>, Sizes { count, bytes }: Sizes) -> Result<Self> {
+        let buffers = (0..count).map(|_| Pinned::new(core, bytes)).collect::<Result<_>>()?;
+        Ok(Staging { buffers, next: 0 })
     }
 
     /// Issues the copy of `from` to `to`.
@@ -40,13 +52,19 @@ impl Staging {
         progress: &mut dyn FnMut(usize),
     ) -> Result<()> {
         let mut done = 0;
-        for (i, chunk) in from.chunks(CHUNK).enumerate() {
-            let buffer = &mut self.buffers[i % 2];
+        while done < from.len() {
+            let count = self.buffers.len();
+            let buffer = &mut self.buffers[self.next];
+            self.next = (self.next + 1) % count;
+            let chunk = &from[done..][..buffer.len.min(from.len() - done)];
             let pinned = &mut buffer.bytes()?[..chunk.len()];
-            pinned
-                .par_chunks_mut(PIECE)
-                .zip(chunk.par_chunks(PIECE))
-                .for_each(|(to, from)| to.copy_from_slice(from));
+            match chunk.len() <= PIECE {
+                true => pinned.copy_from_slice(chunk),
+                false => pinned
+                    .par_chunks_mut(PIECE)
+                    .zip(chunk.par_chunks(PIECE))
+                    .for_each(|(to, from)| to.copy_from_slice(from)),
+            }
             // SAFETY: the caller's promise; the chunk begins `done` bytes into the range.
             unsafe { buffer.send(to + done as u64, chunk.len()) }?;
             done += chunk.len();
@@ -60,6 +78,7 @@ impl Staging {
 #[derive(Debug)]
 struct Pinned {
     bytes: *mut u8,
+    len: usize,
     /// When the device has read it.
     sent: Event,
     core: Arc<Core>,
@@ -69,26 +88,26 @@ struct Pinned {
 unsafe impl Send for Pinned {}
 
 impl Pinned {
-    fn new(core: &Arc<Core>) -> Result<Self> {
+    fn new(core: &Arc<Core>, len: usize) -> Result<Self> {
         let sent = Event::new(core)?;
         // SAFETY: written before it is read: zeroed here, since it is lent as a slice.
-        let bytes = core.call("pinned memory", || unsafe { result::malloc_host(CHUNK, 0) })?.cast::<u8>();
+        let bytes = core.call("pinned memory", || unsafe { result::malloc_host(len, 0) })?.cast::<u8>();
         // SAFETY: just allocated with this size.
-        unsafe { bytes.write_bytes(0, CHUNK) };
-        Ok(Pinned { bytes, sent, core: core.clone() })
+        unsafe { bytes.write_bytes(0, len) };
+        Ok(Pinned { bytes, len, sent, core: core.clone() })
     }
 
     /// Its bytes, once the device has read what was last sent from it.
     fn bytes(&mut self) -> Result<&mut [u8]> {
         self.sent.wait()?;
         // SAFETY: allocated with this size, initialized, borrowed from `self`, and the device does not read it now.
-        Ok(unsafe { slice::from_raw_parts_mut(self.bytes, CHUNK) })
+        Ok(unsafe { slice::from_raw_parts_mut(self.bytes, self.len) })
     }
 
     /// Issues the copy of the first `n` bytes to `to`.
     ///
     /// # Safety
-    /// `n` bytes at `to` lie within one live allocation, and `n` is at most [`CHUNK`].
+    /// `n` bytes at `to` lie within one live allocation, and `n` is at most `self.len`.
     unsafe fn send(&mut self, to: u64, n: usize) -> Result<()> {
         // SAFETY: allocated with at least this size. No one writes to it before `sent` has happened: `bytes` waits.
         let from = unsafe { slice::from_raw_parts(self.bytes.cast_const(), n) };

@@ -3,7 +3,7 @@
 pub mod reference;
 
 use super::dsa_topk::Selection;
-use super::{expect, no_kernel};
+use super::{expect, no_kernel, on_one_device};
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, PagedRows, RaggedRows, Tensor};
@@ -50,9 +50,13 @@ pub fn indexer_select(
     if out.k() == 0 {
         return Err(Error::shape("indexer", "room for at least one position", 0));
     }
-    out.resize(rows.len())?;
+    let outputs = [out.indices.device(), out.lens.device()];
+    on_one_device("indexer_select", &[&[q.device(), w.device(), keys.device()], &outputs[..]].concat())?;
     match q.device() {
-        Device::Cpu(cpu) => cpu::dsa_indexer::indexer_select(cpu, q, w, keys, rows, scale, out),
+        Device::Cpu(cpu) => {
+            out.resize(rows.len())?;
+            cpu::dsa_indexer::indexer_select(cpu, q, w, keys, rows, scale, out)
+        }
         Device::Cuda(gpu) => no_kernel("indexer_select", gpu),
     }
 }

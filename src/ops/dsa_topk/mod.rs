@@ -2,7 +2,7 @@
 
 pub mod reference;
 
-use super::no_kernel;
+use super::{no_kernel, on_one_device};
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Tensor};
@@ -72,9 +72,12 @@ pub fn top_k(scores: &Tensor, visible: &[u32], out: &mut Selection) -> Result<()
     if out.k() == 0 {
         return Err(Error::shape("top_k", "room for at least one position", 0));
     }
-    out.resize(scores.rows())?;
+    on_one_device("top_k", &[scores.device(), out.indices.device(), out.lens.device()])?;
     match scores.device() {
-        Device::Cpu(cpu) => cpu::dsa_topk::top_k(cpu, scores, visible, out),
+        Device::Cpu(cpu) => {
+            out.resize(scores.rows())?;
+            cpu::dsa_topk::top_k(cpu, scores, visible, out)
+        }
         Device::Cuda(gpu) => no_kernel("top_k", gpu),
     }
 }

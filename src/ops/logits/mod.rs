@@ -3,7 +3,7 @@
 pub mod reference;
 
 use super::linear::linear;
-use super::no_kernel;
+use super::{no_kernel, on_one_device};
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Matrix, Precision, Tensor};
 
@@ -28,10 +28,11 @@ pub fn logits(
         let want = format!("room for rows of {k} and {}", w.rows());
         return Err(Error::shape("logits", want, format!("{} and {}", gathered.cols(), y.cols())));
     }
-    gathered.resize(rows.len())?;
-    y.resize(rows.len())?;
+    on_one_device("logits", &[x.device(), w.device(), gathered.device(), y.device()])?;
     match x.device() {
         Device::Cpu(_) => {
+            gathered.resize(rows.len())?;
+            y.resize(rows.len())?;
             let x = x.cpu()?;
             for (to, r) in gathered.cpu_mut()?.chunks_exact_mut(k).zip(rows) {
                 to.copy_from_slice(&x[*r as usize * k..][..k]);

@@ -1,6 +1,6 @@
 //! RMSNorm, residual add + RMSNorm, the same with int8 activations, LayerNorm. Sums are taken in f32 or better over one row.
 //!
-//! On a GPU a row has at most 16384 values.
+//! On a GPU a row has at most 16384 values. Weights may come from other operations: what has just been written is waited for.
 
 pub mod config;
 pub mod reference;

@@ -2,7 +2,7 @@
 
 pub mod reference;
 
-use super::{expect, no_kernel};
+use super::{expect, no_kernel, on_one_device};
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Matrix, Tensor};
@@ -75,11 +75,15 @@ pub fn router(w: &Matrix, bias: &Tensor, x: &Tensor, config: &RouterConfig, out:
         let got = format!("{} of {}", out.ids.cols(), out.logits.cols());
         return Err(Error::shape("router", format!("room for {k} of {n_experts} experts"), got));
     }
-    out.ids.resize(x.rows())?;
-    out.weights.resize(x.rows())?;
-    out.logits.resize(x.rows())?;
+    let outputs = [out.ids.device(), out.weights.device(), out.logits.device()];
+    on_one_device("router", &[&[x.device(), w.device(), bias.device()], &outputs[..]].concat())?;
     match x.device() {
-        Device::Cpu(cpu) => cpu::router::router(cpu, w, bias, x, config, out),
+        Device::Cpu(cpu) => {
+            out.ids.resize(x.rows())?;
+            out.weights.resize(x.rows())?;
+            out.logits.resize(x.rows())?;
+            cpu::router::router(cpu, w, bias, x, config, out)
+        }
         Device::Cuda(gpu) => no_kernel("router", gpu),
     }
 }
