@@ -54,18 +54,18 @@ enum { TILE_ROWS = 16, TILE_TOKENS = 8, TILE_COLS = 256 };
 /** The bytes of a block before its quants: d, dmin and the packed scales of Q4_K and Q5_K. */
 typedef struct { uint16_t d, dmin; uint8_t scales[12]; } tile_head_k4;
 
-/** qs[i]: columns 64 i and on in the low nibbles, 32 more in the high ones. */
+/** Columns 64 i and on in the low nibbles, 32 more in the high ones. */
 typedef struct { uint32_t qs[4][32][4]; tile_head_k4 heads[16]; } tile_q4_K;
-/** The fifth bits: of nibble s of byte e of register r, bit 8 e + 4 s + r of qh[i]. */
+/** The fifth bits: of nibble s of byte e of register r, bit 8 e + 4 s + r of `qh[i][lane]`. */
 typedef struct { uint32_t qs[4][32][4]; uint32_t qh[4][32]; tile_head_k4 heads[16]; } tile_q5_K;
-/** The upper two bits: of byte e of register r, bits 8 e + 2 r of qh[i][lane][s], s for the nibble. */
+/** The upper two bits: of byte e of register r, bits 8 e + 2 r of `qh[i][lane][s]`, s for the nibble. */
 typedef struct { uint32_t qs[4][32][4]; uint32_t qh[4][32][2]; int8_t scales[16][16]; uint16_t d[16]; } tile_q6_K;
-/** qs[j]: columns 32 j and on. */
+/** Columns 32 j and on in `qs[j]`. */
 typedef struct { uint32_t qs[8][32][4]; uint16_t d[16][8]; } tile_q8_0;
 
 /** Activations of 8 tokens, 256 columns, as int8 in blocks of 32 (src/quant/activations.rs). */
 typedef struct {
-    /** qs[i]: columns 64 i and on in words 0 and 1 of a lane, 32 more in words 2 and 3; token g. */
+    /** Of token g, for each i: columns 64 i and on in words 0 and 1 of a lane, 32 more in words 2 and 3. */
     uint32_t qs[4][32][4];
     /** Of block j and each token: the scale and -3 * 2^22 times the scale. */
     float scales[8][8][2];

@@ -69,8 +69,8 @@ pub(crate) fn linear_int8(w: &Matrix, x: &mut QuantizedTiles, y: &mut Tensor) ->
     let Properties { sms, smem_per_sm, .. } = *gpu.properties();
     let x_tiles = x.tiles().as_ptr().cast::<tile_act>();
     let (n_outputs, k_tiles) = (count("outputs", n)?, count("tiles", k_tiles)?);
-    if m > TILE_TOKENS {
-        let config = GemmConfig::pick(w.ty, m, [n, k], sms, smem_per_sm)?;
+    let many = GemmConfig::pick(w.ty, m, [n, k], sms, smem_per_sm)?;
+    if m > TILE_TOKENS && !many.is_beaten_by_decode(m) {
         let scratch =
             x.scratch_mut().ok_or_else(|| Error::unsupported("linear", "activations without scratch"))?;
         let params = linear_gemm_params {
@@ -85,19 +85,22 @@ pub(crate) fn linear_int8(w: &Matrix, x: &mut QuantizedTiles, y: &mut Tensor) ->
         };
         // SAFETY: w and x have the tiles that the params say and y has `m` rows of `n` values, as was checked; the scratch has
         // room for the blocks of threads of every configuration.
-        return unsafe { gpu.launch(config.entry, [config.grid, 1, 1], &params) };
+        return unsafe { gpu.launch(many.entry, [many.grid, 1, 1], &params) };
     }
-    let config = Int8Config::pick(w.ty, m, n, sms, smem_per_sm)?;
-    let params = linear_int8_params {
-        w: w.tiles.as_prologue_ptr().cast(),
-        x: x_tiles,
-        y: y.as_mut_ptr(),
-        m: m as u32,
-        n: n_outputs,
-        k_tiles,
-    };
-    // SAFETY: w and x have the tiles that the params say and y has `m` rows of `n` values, as was checked.
-    unsafe { gpu.launch(config.entry, [config.grid, 1, 1], &params) }
+    let config = Int8Config::pick(w.ty, m.min(TILE_TOKENS), n, sms, smem_per_sm)?;
+    for tile in 0..m.div_ceil(TILE_TOKENS) {
+        let params = linear_int8_params {
+            w: w.tiles.as_prologue_ptr().cast(),
+            x: x_tiles.wrapping_add(tile * k_tiles as usize),
+            y: y.as_mut_ptr().wrapping_add(tile * TILE_TOKENS * n),
+            m: (m - tile * TILE_TOKENS).min(TILE_TOKENS) as u32,
+            n: n_outputs,
+            k_tiles,
+        };
+        // SAFETY: w and x have the tiles that the params say and y has `m` rows of `n` values, as was checked.
+        unsafe { gpu.launch(config.entry, [config.grid, 1, 1], &params) }?;
+    }
+    Ok(())
 }
 
 fn act_tiles(m: usize, k: usize) -> usize {

@@ -4,7 +4,7 @@
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct tile_act {
-    #[doc = " qs[i]: columns 64 i and on in words 0 and 1 of a lane, 32 more in words 2 and 3; token g."]
+    #[doc = " Of token g, for each i: columns 64 i and on in words 0 and 1 of a lane, 32 more in words 2 and 3."]
     pub qs: [[[u32; 4usize]; 32usize]; 4usize],
     #[doc = " Of block j and each token: the scale and -3 * 2^22 times the scale."]
     pub scales: [[[f32; 2usize]; 8usize]; 8usize],

@@ -113,9 +113,17 @@ pub struct GemmConfig {
     pub entry: Entry,
     /// Blocks of threads, all of them there from the beginning.
     pub grid: u32,
+    /// Steps of 256 columns of a tile, in all.
+    pub steps: u32,
 }
 
 impl GemmConfig {
+    /// Whether several launches for 8 tokens each are faster: with few steps for each block of threads most of the time goes into
+    /// what they do together. Measured on an H200.
+    pub fn is_beaten_by_decode(&self, m: usize) -> bool {
+        m <= 16 || m <= 64 && self.steps < 4 * self.grid
+    }
+
     /// For a matrix `[n, k]` in tiles and `m` tokens, on a GPU with `sms` SMs that have `smem_per_sm` bytes of shared memory.
     ///
     /// # Errors
@@ -134,7 +142,7 @@ impl GemmConfig {
         let resident = sms.max(1) * i.blocks.min(by_smem).max(1);
         let tiles = n.div_ceil((16 * i.rows * i.row_warps) as usize) * m.div_ceil(tokens(i));
         let steps = (tiles * k.div_ceil(256)).min(u32::MAX as usize) as u32;
-        Ok(GemmConfig { entry: i.entry, grid: resident.min(steps) })
+        Ok(GemmConfig { entry: i.entry, grid: resident.min(steps), steps })
     }
 
     /// Values that the partial sums of a launch take, and blocks of threads of the largest.
@@ -223,6 +231,11 @@ mod tests {
         let tiles = ["t2_rw4_tw1", "t2_rw4_tw1", "t4_rw4_tw1", "t4_rw4_tw2", "t4_rw4_tw2"]
             .map(|t| format!("linear_gemm_q4_k_r2_{t}"));
         assert!(names.iter().zip(&tiles).all(|(name, tile)| name.starts_with(tile)), "{names:?}");
+        let beaten = |m, n| pick(m, [n, 6144]).is_beaten_by_decode(m);
+        assert_eq!(
+            [beaten(9, 24576), beaten(32, 2048), beaten(32, 24576), beaten(65, 2048)],
+            [true, true, false, false]
+        );
         // Never more blocks of threads than steps, and the scratch has room for all.
         assert_eq!(pick(16, [16, 256]).grid, 1);
         assert_eq!(pick(2048, [24576, 6144]).grid, 132);
