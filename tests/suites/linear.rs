@@ -23,17 +23,17 @@ pub(crate) use linear_properties;
 
 #[derive(Debug, Clone)]
 pub struct Case {
-    ty: GgmlType,
-    m: usize,
-    n: usize,
-    k: usize,
+    pub ty: GgmlType,
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
     /// Blocks with zero, negative, subnormal and largest scales among the others.
-    edges: bool,
-    seed: u64,
+    pub edges: bool,
+    pub seed: u64,
 }
 
 impl Case {
-    fn inputs(&self) -> (Weight, Vec<f32>) {
+    pub fn inputs(&self) -> (Weight, Vec<f32>) {
         let blocks = self.n * (self.k / self.ty.block_elems());
         let bytes = random_blocks(self.ty, blocks, self.edges, self.seed);
         let w = Weight::new(self.ty, [1, self.n, self.k], bytes.into()).unwrap();

@@ -11,6 +11,7 @@ use proptest::test_runner::TestCaseResult;
 use super::blocks::{Rng, random_blocks};
 use super::close::{close, equal, magnitudes, near_ideal, sum_slack};
 use super::inputs::*;
+use super::linear::Case;
 
 macro_rules! linear_int8_properties {
     ($devices:path, $cases:expr) => {
@@ -21,26 +22,6 @@ macro_rules! linear_int8_properties {
     };
 }
 pub(crate) use linear_int8_properties;
-
-#[derive(Debug, Clone)]
-pub struct Case {
-    ty: GgmlType,
-    m: usize,
-    n: usize,
-    k: usize,
-    /// Blocks with zero, negative, subnormal and largest scales among the others.
-    edges: bool,
-    seed: u64,
-}
-
-impl Case {
-    fn inputs(&self) -> (Weight, Vec<f32>) {
-        let blocks = self.n * (self.k / self.ty.block_elems());
-        let bytes = random_blocks(self.ty, blocks, self.edges, self.seed);
-        let w = Weight::new(self.ty, [1, self.n, self.k], bytes.into()).unwrap();
-        (w, activations(self.m, self.k, &mut Rng(!self.seed)))
-    }
-}
 
 /// A type with tiles, and columns: whole tiles, fewer tiles than warps and more, and what is left of one.
 fn type_and_cols() -> impl Strategy<Value = (GgmlType, usize)> {

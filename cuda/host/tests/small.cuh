@@ -106,7 +106,10 @@ template <NormFault kFault> struct Norm {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.x * 4 + warp;
         if (kFault == NormFault::WritesEarly && row < p.rows && lane < p.n) p.y[(size_t)row * p.n + lane] = 0.f;
         if (kFault != NormFault::ReadsEarly && kFault != NormFault::NeverWaits) griddep_wait();
-        if (row >= p.rows) return; // whole warps
+        if (row >= p.rows) { // whole warps
+            if (kFault == NormFault::ReadsEarly) griddep_wait();
+            return;
+        }
         if (kFault == NormFault::EarlyLaneExit && lane >= p.n) return;
         const float *x = p.x + (size_t)row * p.n;
         float sum = 0.f;
