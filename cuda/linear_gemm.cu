@@ -43,7 +43,7 @@ __device__ __forceinline__ void linear_gemm(const linear_gemm_params &p) {
     using of = tile<Block>;
     using type = typename of::type;
     constexpr int kRowTiles = kRows * kRowWarps, kTokenTiles = kTokens * kTokenWarps; // of a block of threads
-    constexpr int kColsAhead = sizeof(type) > 4096 ? 2 : 4; // of 64: more of Q8_0 take the registers of the sums
+    [[maybe_unused]] constexpr int kColsAhead = sizeof(type) > 4096 ? 2 : 4; // of 64: more of Q8_0 take the registers of the sums
     constexpr unsigned kStageBytes = kRowTiles * sizeof(type) + kTokenTiles * sizeof(tile_act);
     auto &shared = smem<linear_gemm_smem<Block, kRows, kTokens, kRowWarps, kTokenWarps, kBlocks, kWarps>>();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

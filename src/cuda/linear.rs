@@ -25,14 +25,18 @@ pub(crate) fn linear_many(
     for (w, y) in ws.iter().zip(ys) {
         if w.is_tiled() { in_tiles.push((w, y)) } else { in_blocks.push((w, y)) }
     }
+    // Before addresses are taken that kernels write to: memory that is cleared would count as the end of those kernels.
+    let q = match in_tiles.is_empty() {
+        true => None,
+        false => Some(QuantizedTiles::on(x.cuda()?.gpu(), x.rows(), x.cols())?),
+    };
     let all = in_blocks.into_iter().map(|(w, y)| {
         let (x_part, y_part) = (Heads::one(0, w.cols()), Heads::one(0, w.rows()));
         Launch::new(w, x, x_part, y, y_part, round(w, precision, ROUND_INT8)?)
     });
     // None runs unless all can.
     let all = all.collect::<Result<Vec<_>>>()?;
-    if !in_tiles.is_empty() {
-        let mut q = QuantizedTiles::on(x.cuda()?.gpu(), x.rows(), x.cols())?;
+    if let Some(mut q) = q {
         linear_int8::quantize(x, &mut q)?;
         in_tiles.into_iter().try_for_each(|(w, y)| linear_int8::linear_int8(w, &mut q, y))?;
     }

@@ -3,11 +3,10 @@
 //! The driver would do that by itself for memory that is not pinned, but reads pinned memory later, and the owner of a slice
 //! may write to it as soon as the call has returned. Nothing says of a slice which it is.
 
-use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{slice, thread};
 
 use cudarc::driver::result;
-use rayon::prelude::*;
 
 use super::{Core, Event};
 use crate::error::Result;
@@ -25,7 +24,11 @@ pub(super) const SMALL: Sizes = Sizes { count: 16, bytes: 64 << 10 };
 /// For weights: 0.3 ms of PCIe 5, which hides what a copy costs to issue.
 pub(super) const LARGE: Sizes = Sizes { count: 2, bytes: 16 << 20 };
 
-/// What one thread copies at a time. One alone is slower than the bus, above all where the map must be read first.
+/// Threads that copy to a large buffer: one alone is slower than the bus, above all where the map must be read first. Threads of
+/// our own: those of a pool may be waiting for the device, which is the caller's meanwhile.
+const THREADS: usize = 4;
+
+/// What one of them copies at a time.
 const PIECE: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -58,13 +61,7 @@ impl Staging {
             self.next = (self.next + 1) % count;
             let chunk = &from[done..][..buffer.len.min(from.len() - done)];
             let pinned = &mut buffer.bytes()?[..chunk.len()];
-            match chunk.len() <= PIECE {
-                true => pinned.copy_from_slice(chunk),
-                false => pinned
-                    .par_chunks_mut(PIECE)
-                    .zip(chunk.par_chunks(PIECE))
-                    .for_each(|(to, from)| to.copy_from_slice(from)),
-            }
+            copy(pinned, chunk);
             // SAFETY: the caller's promise; the chunk begins `done` bytes into the range.
             unsafe { buffer.send(to + done as u64, chunk.len()) }?;
             done += chunk.len();
@@ -72,6 +69,23 @@ impl Staging {
         }
         Ok(())
     }
+}
+
+/// `to = from`, on several threads if it is large. Whatever threads the system gives take pieces until none is left.
+fn copy(to: &mut [u8], from: &[u8]) {
+    let pieces = Mutex::new(to.chunks_mut(PIECE).zip(from.chunks(PIECE)));
+    let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let take = || {
+        while let Some((to, from)) = next() {
+            to.copy_from_slice(from);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..THREADS.min(from.len().div_ceil(PIECE)) {
+            _ = thread::Builder::new().spawn_scoped(scope, take);
+        }
+        take();
+    });
 }
 
 /// Host memory that the device reads by itself.
