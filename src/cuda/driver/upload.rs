@@ -138,3 +138,18 @@ impl Drop for Pinned {
         _ = self.core.call("pinned memory", || unsafe { result::free_host(self.bytes.cast()) });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_any_size_are_whole() {
+        for n in [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 5, 9 * PIECE] {
+            let from: Vec<u8> = (0..n).map(|i| (i % 251) as u8).collect();
+            let mut to = vec![0xff; n];
+            copy(&mut to, &from);
+            assert!(to == from, "{n} bytes");
+        }
+    }
+}
