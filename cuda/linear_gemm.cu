@@ -201,7 +201,8 @@ __device__ __forceinline__ void linear_gemm(const linear_gemm_params &p) {
             each([&](float (&sum)[4], int, int r, int t) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    const uint32_t j = row + r * TILE_ROWS + tile_row(lane, i / 2), of_token = token + t * TILE_TOKENS + lane % 4 * 2 + i % 2;
+                    const uint32_t j = row + r * TILE_ROWS + tile_row(lane, i / 2);
+                    const uint32_t of_token = token + t * TILE_TOKENS + lane % 4 * 2 + i % 2;
                     if (j < p.n && of_token < p.m) p.y[uint64_t{of_token} * p.n + j] = sum[i];
                 }
             });

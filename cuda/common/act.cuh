@@ -1,6 +1,8 @@
 // act.cuh: int8 activations, how a block of values gets its scale and its quants.
 //
-// Scales have 22 bits: then 3 * 2^22 times a scale is exact (int8.cuh). The reference divides twice with correct rounding. CUDA's functions for that leave the straight line for operands at the
+// Scales have 22 bits: then 3 * 2^22 times a scale is exact (int8.cuh).
+//
+// The reference divides twice with correct rounding. CUDA's functions for that leave the straight line for operands at the
 // ends of the range, one call after the other; the operands here are never there, and what follows is straight.
 #pragma once
 #include "intrin.cuh"

@@ -50,8 +50,8 @@ pub fn indexer_select(
     if out.k() == 0 {
         return Err(Error::shape("indexer", "room for at least one position", 0));
     }
-    let outputs = [out.indices.device(), out.lens.device()];
-    on_one_device("indexer_select", &[&[q.device(), w.device(), keys.device()], &outputs[..]].concat())?;
+    let devices = [q.device(), w.device(), keys.device(), out.indices.device(), out.lens.device()];
+    on_one_device("indexer_select", &devices)?;
     match q.device() {
         Device::Cpu(cpu) => {
             out.resize(rows.len())?;

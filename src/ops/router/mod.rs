@@ -75,8 +75,8 @@ pub fn router(w: &Matrix, bias: &Tensor, x: &Tensor, config: &RouterConfig, out:
         let got = format!("{} of {}", out.ids.cols(), out.logits.cols());
         return Err(Error::shape("router", format!("room for {k} of {n_experts} experts"), got));
     }
-    let outputs = [out.ids.device(), out.weights.device(), out.logits.device()];
-    on_one_device("router", &[&[x.device(), w.device(), bias.device()], &outputs[..]].concat())?;
+    let [ids, weights, logits] = [out.ids.device(), out.weights.device(), out.logits.device()];
+    on_one_device("router", &[x.device(), w.device(), bias.device(), ids, weights, logits])?;
     match x.device() {
         Device::Cpu(cpu) => {
             out.ids.resize(x.rows())?;
