@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ struct Inner {
     /// By the thread whose turn it is.
     capturing: AtomicBool,
     capture: Mutex<Option<Capture>>,
+    /// Launches of each of [`Entry::ALL`].
+    launches: Box<[AtomicU64]>,
 }
 
 /// What a graph that is being captured asks for.
@@ -65,6 +67,7 @@ impl Gpu {
             order: Order::default(),
             capturing: AtomicBool::new(false),
             capture: Mutex::default(),
+            launches: Entry::ALL.iter().map(|_| AtomicU64::new(0)).collect(),
         }))
     }
 
@@ -183,7 +186,15 @@ impl Gpu {
         // SAFETY: the params are of this kernel, as was checked above; the rest is the caller's promise.
         self.call(|runtime| unsafe { runtime.launch(&Launch { entry, grid, params, overlaps }) })?;
         self.order().launched();
+        self.0.launches[entry as usize].fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The kernels that were issued so far, in the order of [`Entry::ALL`], and how often: which configuration was chosen. A launch
+    /// that a graph records counts once, however often the graph runs.
+    pub fn launches(&self) -> Vec<(Entry, u64)> {
+        let counts = self.0.launches.iter().map(|n| n.load(Ordering::Relaxed));
+        Entry::ALL.iter().copied().zip(counts).filter(|(_, n)| *n > 0).collect()
     }
 
     /// Waits for all work issued so far.

@@ -1,6 +1,7 @@
 //! What this GPU's memory and matrix units give at best, measured by kernels that do nothing else: the roofs that benches
 //! quote.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::{Buffer, Gpu};
@@ -56,15 +57,31 @@ pub fn reduce(
     src: &Buffer<Vector>,
     partial: &mut Buffer<u64>,
 ) -> Result<usize> {
+    reduce_part(instance, src, 0..src.len(), partial)
+}
+
+/// As [`reduce`], of the vectors `part` of `src`.
+fn reduce_part(
+    instance: &kernels::reduce::Instance,
+    src: &Buffer<Vector>,
+    part: Range<usize>,
+    partial: &mut Buffer<u64>,
+) -> Result<usize> {
     let gpu = src.gpu().with(partial)?;
-    let blocks = partials(gpu, instance, src.len());
+    let blocks = partials(gpu, instance, part.len());
     if partial.len() < blocks {
         return Err(Error::shape("reduce", format!("partial [{blocks}]"), format!("[{}]", partial.len())));
     }
+    if part.start > part.end || part.end > src.len() {
+        return Err(Error::shape("reduce", format!("a part of {} vectors", src.len()), format!("{part:?}")));
+    }
     let _turn = gpu.turn();
-    let params =
-        reduce_params { src: src.as_ptr().cast(), partial: partial.as_mut_ptr(), n_vecs: src.len() as u64 };
-    // SAFETY: `src` has `n_vecs` vectors and `partial` a place for each block, which was checked.
+    let params = reduce_params {
+        src: src.as_ptr().wrapping_add(part.start).cast(),
+        partial: partial.as_mut_ptr(),
+        n_vecs: part.len() as u64,
+    };
+    // SAFETY: `src` has the `n_vecs` vectors of `part` and `partial` a place for each block, which was checked.
     unsafe { gpu.launch(instance.entry, [blocks as u32, 1, 1], &params) }?;
     Ok(blocks)
 }
@@ -142,6 +159,18 @@ fn mma<T: bytemuck::Pod>(
     Ok(f64::from(2 * 16 * 8 * k) * f64::from(tiles * warps) * f64::from(steps) * f64::from(blocks))
 }
 
+/// What one launch after the other reads, each of memory that no cache holds.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct ReadRoof {
+    /// Bytes of a launch.
+    pub bytes: u64,
+    /// Bytes per second, with the edge from one launch to the next.
+    pub rate: f64,
+}
+
+/// Sizes at which reading is measured: small launches are bound by their beginning and end, not by memory.
+const READ_SIZES: [u64; 8] = [1 << 18, 1 << 20, 1 << 22, 1 << 23, 1 << 24, 1 << 25, 1 << 26, 1 << 27];
+
 /// Measured rates.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Roofs {
@@ -151,6 +180,9 @@ pub struct Roofs {
     pub bytes: u64,
     /// Bytes per second when only reading.
     pub read: f64,
+    /// The same for less at a time, as kernels that follow each other read it: by size, the smallest first; the last is that of
+    /// `bytes`. See [`Roofs::read_of`].
+    pub reads: Vec<ReadRoof>,
     /// Bytes per second, read and written together, when copying.
     pub copy: f64,
     /// Floating-point operations per second of `mma.sync` on f16 with sums in f32.
@@ -161,7 +193,7 @@ pub struct Roofs {
 
 impl Roofs {
     /// Measures memory on buffers of `bytes` bytes, or of a size that no cache of this GPU can hold, and matrix units over
-    /// an amount of work that goes with that size. Takes some tens of milliseconds.
+    /// an amount of work that goes with that size. Takes a tenth of a second.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] for the two buffers; those of a launch.
@@ -187,6 +219,11 @@ impl Roofs {
             let best = fastest(gpu, || reduce(instance, &src, &mut partial).map(|_| ()))?;
             read = read.max(bytes as f64 / best.as_secs_f64());
         }
+        let mut reads = Vec::new();
+        for size in READ_SIZES.into_iter().filter(|size| *size < bytes) {
+            reads.push(ReadRoof { bytes: size, rate: read_rate(gpu, &src, size)? });
+        }
+        reads.push(ReadRoof { bytes, rate: read });
         let steps = (bytes as f64 / 1e6 * STEPS_PER_MB).ceil() as u32;
         let blocks = gpu.properties().sms.max(1) as usize * MMA_BLOCKS_PER_SM;
         let (mut f16, mut s8) = (0f64, 0f64);
@@ -202,8 +239,41 @@ impl Roofs {
                 gpu.alloc("roofs", blocks * instance.warps as usize * accumulators(instance.tiles))?;
             s8 = s8.max(rate(gpu, || mma_s8(instance, &operands, steps, &mut d))?);
         }
-        Ok(Roofs { gpu: gpu.name(), bytes, read, copy: copy_rate, f16, s8 })
+        Ok(Roofs { gpu: gpu.name(), bytes, read, reads, copy: copy_rate, f16, s8 })
     }
+
+    /// Bytes per second when one launch reads `bytes`, and so do those before and after it. Between the sizes that were measured
+    /// the time grows evenly; a smaller launch takes the time of the smallest, a larger one has the rate of the largest.
+    pub fn read_of(&self, bytes: u64) -> f64 {
+        let time = |roof: &ReadRoof| roof.bytes as f64 / roof.rate;
+        let above = self.reads.partition_point(|roof| roof.bytes < bytes);
+        match (above.checked_sub(1).and_then(|i| self.reads.get(i)), self.reads.get(above)) {
+            (Some(low), Some(high)) => {
+                let share = (bytes - low.bytes) as f64 / (high.bytes - low.bytes) as f64;
+                bytes as f64 / (time(low) + share * (time(high) - time(low)))
+            }
+            (None, Some(first)) => bytes as f64 / time(first),
+            (Some(last), None) => last.rate,
+            (None, None) => self.read,
+        }
+    }
+}
+
+/// Bytes per second of launches that read `size` bytes each, one part of `src` after the other, over four times the L2 cache.
+fn read_rate(gpu: &Gpu, src: &Buffer<Vector>, size: u64) -> Result<f64> {
+    let n = size as usize / size_of::<Vector>();
+    let wanted = (4 * gpu.properties().l2).div_ceil(size) as usize;
+    let parts = (src.len() / n).min(wanted);
+    let mut rate = 0f64;
+    for instance in kernels::reduce::INSTANCES {
+        let mut partial = gpu.zeros("roofs", partials(gpu, instance, n))?;
+        let best = fastest(gpu, || {
+            (0..parts)
+                .try_for_each(|i| reduce_part(instance, src, i * n..(i + 1) * n, &mut partial).map(|_| ()))
+        })?;
+        rate = rate.max((parts as u64 * size) as f64 / best.as_secs_f64());
+    }
+    Ok(rate)
 }
 
 /// Steps of the matrix loops per megabyte that is copied: 1 ms of them on an H200 where the copies take 0.3 ms.
@@ -269,7 +339,7 @@ fn fastest(gpu: &Gpu, run: impl FnOnce() -> Result<()>) -> Result<Duration> {
 
 impl std::fmt::Display for Roofs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Roofs { gpu, bytes, read, copy, f16, s8 } = self;
+        let Roofs { gpu, bytes, read, copy, f16, s8, .. } = self;
         let (read, copy) = (read / 1e9, copy / 1e9);
         let (f16, s8) = (f16 / 1e12, s8 / 1e12);
         write!(
@@ -277,5 +347,37 @@ impl std::fmt::Display for Roofs {
             "{gpu}: read {read:.0} GB/s, copy {copy:.0} GB/s ({} MB), mma {f16:.0} TFLOPS f16, {s8:.0} TOPS s8",
             bytes / 1_000_000
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reading_is_interpolated_in_time() {
+        let at = |bytes, us: f64| ReadRoof { bytes, rate: bytes as f64 / (us * 1e-6) };
+        let roofs = Roofs {
+            gpu: "a GPU".into(),
+            bytes: 300_000_000,
+            read: 3e12,
+            reads: vec![at(1_000_000, 2.0), at(9_000_000, 4.0), at(300_000_000, 100.0)],
+            copy: 2.9e12,
+            f16: 1e14,
+            s8: 2e14,
+        };
+        let us = |bytes: u64| bytes as f64 / roofs.read_of(bytes) * 1e6;
+        for (bytes, expected) in [
+            (1, 2.0),
+            (1_000_000, 2.0),
+            (5_000_000, 3.0),
+            (9_000_000, 4.0),
+            (154_500_000, 52.0),
+            (600_000_000, 200.0),
+        ] {
+            assert!((us(bytes) / expected - 1.0).abs() < 1e-9, "{bytes}: {} us", us(bytes));
+        }
+        let unmeasured = Roofs { reads: Vec::new(), ..roofs.clone() };
+        assert_eq!(unmeasured.read_of(5), 3e12);
     }
 }

@@ -16,7 +16,8 @@ macro_rules! roofs_properties {
         $crate::suites::properties! { roofs, $devices, $cases;
         copy_is_exact_and_stays_inside(case), reduce_is_the_wrapping_sum(case),
         mma_is_the_product_times_the_steps(mma_case);
-        nothing_is_no_work, a_graph_repeats_the_work, rates_are_measured, refuses_what_does_not_fit }
+        nothing_is_no_work, a_graph_repeats_the_work, rates_are_measured,
+        launches_are_counted_by_kernel, refuses_what_does_not_fit }
     };
 }
 pub(crate) use roofs_properties;
@@ -204,10 +205,42 @@ pub fn a_graph_repeats_the_work(devices: &[Device]) {
 
 pub fn rates_are_measured(devices: &[Device]) {
     on_each(devices, |gpu| {
-        let roofs = Roofs::measure(gpu, Some(20_000))?;
+        let roofs = Roofs::measure(gpu, Some(300_000))?;
         let Roofs { bytes, read, copy, f16, s8, .. } = roofs;
-        assert_eq!(bytes, 20_000);
-        assert!([read, copy, f16, s8].iter().all(|rate| rate.is_finite() && *rate > 0.0), "{roofs}");
+        assert_eq!(bytes, 300_000);
+        assert_eq!(roofs.reads.iter().map(|r| r.bytes).collect::<Vec<_>>(), [1 << 18, 300_000]);
+        let reads = roofs.reads.iter().map(|r| r.rate);
+        assert!([read, copy, f16, s8].into_iter().chain(reads).all(|r| r.is_finite() && r > 0.0), "{roofs}");
+        assert_eq!((roofs.read_of(1 << 18), roofs.read_of(300_000)), (roofs.reads[0].rate, read));
+        Ok(())
+    })
+    .unwrap();
+}
+
+pub fn launches_are_counted_by_kernel(devices: &[Device]) {
+    on_each(devices, |gpu| {
+        let (copies, reduces) = (&kernels::copy::INSTANCES[0], &kernels::reduce::INSTANCES[0]);
+        let src = gpu.upload("src", &vectors(300, 4))?;
+        let (mut dst, mut short) = (gpu.zeros("dst", 300)?, gpu.zeros("short", 299)?);
+        let mut partial = gpu.zeros("partial", partials(gpu, reduces, 300))?;
+        let none = gpu.zeros("none", 0)?;
+        let before = gpu.launches();
+        let counted = |entry| {
+            let of = |counts: &[(_, u64)]| counts.iter().find(|(e, _)| *e == entry).map_or(0, |(_, n)| *n);
+            of(&gpu.launches()) - of(&before)
+        };
+        copy(copies, &src, &mut dst)?;
+        copy(copies, &src, &mut dst)?;
+        // Neither is issued.
+        copy(copies, &none, &mut gpu.zeros("none", 0)?)?;
+        copy(copies, &src, &mut short).unwrap_err();
+        let mut graph = gpu.capture(|| reduce(reduces, &src, &mut partial).map(|_| ()))?;
+        for _ in 0..3 {
+            graph.launch()?;
+        }
+        assert_eq!((counted(copies.entry), counted(reduces.entry)), (2, 1));
+        let counts = gpu.launches();
+        assert!(counts.is_sorted_by_key(|(entry, _)| *entry as usize) && counts.iter().all(|(_, n)| *n > 0));
         Ok(())
     })
     .unwrap();
