@@ -61,7 +61,8 @@ new=$beside/$folder
 mkdir "$new"
 touch "$new/$mark"
 
-GLM5_CUDA_ARCHS=$arch cargo build --release --locked --features cuda --test device --bench kernels \
+commit=$(git describe --always --dirty 2>/dev/null || echo unknown)
+GLM5_COMMIT=$commit GLM5_CUDA_ARCHS=$arch cargo build --release --locked --features cuda --test device --bench kernels \
     --message-format=json-render-diagnostics >"$new/messages"
 for name in device kernels; do
     executable=$(sed -n 's/.*"executable":"\([^"]*\/'$name'-[^"]*\)".*/\1/p' "$new/messages")
@@ -85,7 +86,6 @@ programs=("$new/device" "$new/kernels" "$new/twins")
 strip "${programs[@]}"
 glibc=$(objdump -T "${programs[@]}" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -1)
 number=${arch%[af]}
-commit=$(git describe --always --dirty 2>/dev/null || echo unknown)
 text=$(<tools/bundle/README.txt)
 fill() { text=${text//"@$1@"/"$2"}; } # sed would read a tag or a path as its own language
 fill ARCH "$arch"

@@ -6,9 +6,10 @@ use glm5::quant::{GgmlType, Weight};
 use glm5::tensor::{Float, Matrix, Tensor};
 use half::{bf16, f16};
 
-use crate::blocks::{SUPPORTED, random_blocks};
-use crate::data::{DISTINCT, expected, repeated, results};
-use crate::{Bench, Row};
+use super::blocks::{SUPPORTED, random_blocks};
+use super::data::{DISTINCT, expected, repeated, results};
+use super::report::Work;
+use super::{Bench, Row};
 
 /// Columns: the hidden size.
 const COLS: usize = 6144;
@@ -47,5 +48,9 @@ fn case<T: Float + Into<f32>>(bench: &Bench, c: &mut Criterion, ty: GgmlType, ro
     assert!(bytemuck::cast_slice::<_, u8>(&got) == bytemuck::cast_slice::<_, u8>(&want), "{name}");
 
     let mut launch = |i: usize| dequantize(&ws[i], 0, 0..rows, &mut outs[i]);
-    bench.row(c, "dequantize", Row { name, bytes: moved, sets, launch: &mut launch });
+    bench.row(
+        c,
+        "dequantize",
+        Row { name, work: Work::copying(moved), case: None, sets, launch: &mut launch },
+    );
 }

@@ -5,9 +5,10 @@ use glm5::ops::embedding::{embedding, embedding_of};
 use glm5::quant::{GgmlType, Weight, dequantize};
 use glm5::tensor::{Matrix, Tensor};
 
-use crate::blocks::{Rng, random_blocks};
-use crate::data::{DISTINCT, repeated};
-use crate::{Bench, Row};
+use super::blocks::{Rng, random_blocks};
+use super::data::{DISTINCT, repeated};
+use super::report::Work;
+use super::{Bench, Row};
 
 const HIDDEN: usize = 6144;
 
@@ -44,7 +45,11 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
             assert!(outs[0].to_vec().unwrap() == want, "{name}");
 
             let mut launch = |i: usize| embedding_of(&table, &on_device[i], &mut outs[i]);
-            bench.row(c, "embed", Row { name, bytes: moved, sets, launch: &mut launch });
+            bench.row(
+                c,
+                "embed",
+                Row { name, work: Work::copying(moved), case: None, sets, launch: &mut launch },
+            );
         }
     }
 }

@@ -7,10 +7,11 @@ use glm5::ops::linear::{linear, reference};
 use glm5::quant::{GgmlType, Weight, dequantize};
 use glm5::tensor::{Matrix, Precision, Tensor};
 
-use crate::blocks::{Rng, random_blocks};
-use crate::close::{close, magnitudes, sum_slack};
-use crate::data::{DISTINCT, repeated, tiled};
-use crate::{Bench, Row};
+use super::blocks::{Rng, random_blocks};
+use super::close::{close, magnitudes, sum_slack};
+use super::data::{DISTINCT, repeated, tiled};
+use super::report::Work;
+use super::{Bench, Row};
 
 pub fn benches(bench: &Bench, c: &mut Criterion) {
     for (ty, k, n) in
@@ -42,7 +43,7 @@ fn case(bench: &Bench, c: &mut Criterion, ty: GgmlType, m: usize, k: usize, n: u
     compare(&name, &ys[0].to_vec().unwrap(), ty, &few, &tokens, k, n);
 
     let mut launch = |i: usize| linear(&ws[i], &x, &mut ys[i], Precision::Exact);
-    bench.row(c, "linear", Row { name, bytes: moved, sets, launch: &mut launch });
+    bench.row(c, "linear", Row { name, work: Work::copying(moved), case: None, sets, launch: &mut launch });
 }
 
 /// All outputs of the first and the last token against the reference.

@@ -1,71 +1,119 @@
-//! linear_int8: layers of GLM-5 on int8 activations, at full width and as a part of eight. Bytes of the weights over the read
-//! roof where few tokens meet them, operations over that of the matrix units where many do.
+//! linear_int8: every linear layer of GLM-5 on int8 activations. Bytes of the weights over what one launch can read of that size
+//! where few tokens meet them, operations over the rate of the matrix units where many do.
+//!
+//! 614 rows of 0.2 s and 62 matrices to make, of 0.3 s: 140 s.
 
 use criterion::Criterion;
+use glm5::Result;
 use glm5::ops::linear::{linear_int8, quantize, reference};
-use glm5::quant::{GgmlType, Weight, dequantize};
+use glm5::quant::{GgmlType, Weight, dequantize, tiles};
 use glm5::tensor::{Matrix, QuantizedTiles, Tensor};
 
-use crate::blocks::{Rng, random_blocks};
-use crate::{Bench, Row};
+use super::baselines::Case;
+use super::blocks::{Rng, random_blocks};
+use super::data::{DISTINCT, repeated, tiled};
+use super::report::{Memory, Work};
+use super::shapes::{SHAPES, Shape};
+use super::{Bench, Row};
 
-/// Rows of the weight that differ, over and over: a prime, so that rows mixed up by a power of two show.
-const DISTINCT: usize = 61;
+const GROUP: &str = "linear_int8";
+
+/// Outputs that take turns, at most. What a layer writes is in L2 when the next one reads it.
+const OUTPUTS: usize = 8;
+
+/// Tokens whose outputs are compared.
+const COMPARED: usize = 4;
 
 pub fn benches(bench: &Bench, c: &mut Criterion) {
-    let shapes = [(6144, 2048), (2048, 16384), (16384, 6144), (6144, 24576), (12288, 6144), (2048, 2048)];
-    for ty in [GgmlType::Q4_K, GgmlType::Q5_K, GgmlType::Q6_K, GgmlType::Q8_0] {
-        for (k, n) in shapes {
-            for m in [1, 2, 4, 8, 16, 32, 64, 512, 2048] {
-                case(bench, c, ty, m, n, k);
-            }
+    if !bench.measured {
+        // Once for each way that a number of tokens can go.
+        for ty in tiles::TYPES {
+            of_matrix(bench, c, &Shape { k: 512, n: 70, tokens: &[1, 8, 40, 72], ..SHAPES[0] }, ty);
         }
-    }
-    for m in [1, 8] {
-        case(bench, c, GgmlType::Q6_K, m, 154_880, 6144);
-    }
-}
-
-fn case(bench: &Bench, c: &mut Criterion, ty: GgmlType, m: usize, n: usize, k: usize) {
-    let name = format!("{ty} {k} to {n}, {m} tokens");
-    if !bench.wants("linear_int8", &name) {
         return;
     }
-    let (n, k) = if bench.measured { (n, k) } else { (n.min(70), 512) };
-    let few = random_blocks(ty, DISTINCT.min(n) * k / ty.block_elems(), false, 1);
-    let bytes: Vec<u8> =
-        few.iter().copied().cycle().take(n * k / ty.block_elems() * ty.block_bytes()).collect();
-    let moved = bytes.len();
-    let sets = bench.sets(moved);
-    let weight = Weight::new(ty, [1, n, k], bytes.into()).unwrap();
-    let tiled = || Matrix::for_fast_linear(&bench.device, weight.clone()).unwrap();
-    let ws: Vec<Matrix> = (0..sets).map(|_| tiled()).collect();
-    let xs = Rng(2).normals(m * k);
-    let x = Tensor::from_vec(&bench.device, m, k, xs.clone()).unwrap();
-    let mut q = QuantizedTiles::new(&bench.device, m, k).unwrap();
-    quantize(&x, &mut q).unwrap();
-    let mut ys: Vec<Tensor> = (0..sets).map(|_| Tensor::zeros(&bench.device, m, n).unwrap()).collect();
-
-    linear_int8(&ws[0], &mut q, &mut ys[0]).unwrap();
-    let rounded = reference::round_int8(&xs, k, reference::INT8_BLOCK).unwrap();
-    compare(&name, &ys[0].to_vec().unwrap(), ty, &few, &rounded, n, k);
-
-    let mut launch = |i: usize| linear_int8(&ws[i], &mut q, &mut ys[i]);
-    bench.row(c, "linear_int8", Row { name, bytes: moved, sets, launch: &mut launch });
+    for shape in &SHAPES {
+        shape.types().for_each(|ty| of_matrix(bench, c, shape, ty));
+    }
 }
 
-/// Against the reference: the first and the last token, all outputs.
-fn compare(name: &str, got: &[f32], ty: GgmlType, few: &[u8], x: &[f32], n: usize, k: usize) {
-    let mut w = vec![0.0; few.len() / ty.block_bytes() * ty.block_elems()];
-    dequantize(ty, few, &mut w).unwrap();
-    let distinct = w.len() / k;
-    let m = x.len() / k;
-    for t in [0, m - 1] {
-        let want = reference::linear(&w, &x[t * k..][..k], distinct, k).unwrap();
-        let length = |v: &dyn Fn(usize) -> f64| (0..n).map(|j| v(j).powi(2)).sum::<f64>().sqrt();
-        let off = length(&|j| f64::from(got[t * n + j]) - want[j % distinct]);
-        let of = length(&|j| want[j % distinct]);
-        // The sums of blocks that minimums multiply are good to 2^-17.
-        assert!(off <= 1e-5 * of, "{name}: token {t} is off by {:e}", off / of);
+/// The only call: `y = W x`.
+fn multiply(w: &Matrix, x: &mut QuantizedTiles, y: &mut Tensor) -> Result<()> {
+    linear_int8(w, x, y)
+}
+
+/// All rows of one matrix, whose copies are made once.
+fn of_matrix(bench: &Bench, c: &mut Criterion, shape: &Shape, ty: GgmlType) {
+    let Shape { what, k, n, tokens, .. } = *shape;
+    let name = |m: usize| format!("{what}: {ty} {k} to {n}, {m} tokens");
+    let wanted: Vec<usize> = tokens.iter().copied().filter(|m| bench.wants(GROUP, &name(*m))).collect();
+    if wanted.is_empty() {
+        return;
+    }
+    let few = random_blocks(ty, DISTINCT.min(n) * k / ty.block_elems(), false, 1);
+    let bytes = repeated(&few, n * k / ty.block_elems() * ty.block_bytes());
+    let moved = bytes.len();
+    let weight = Weight::new(ty, [1, n, k], bytes.into()).unwrap();
+    let copies = 0..bench.sets(moved);
+    let ws: Vec<Matrix> =
+        copies.map(|_| Matrix::for_fast_linear(&bench.device, weight.clone()).unwrap()).collect();
+    drop(weight);
+    let reference = Reference::new(ty, &few, k);
+    bench.report.prepared();
+
+    for m in wanted {
+        let name = name(m);
+        let x = tiled(&bench.device, &reference.tokens[..DISTINCT.min(m) * k], m, k);
+        let mut q = QuantizedTiles::new(&bench.device, m, k).unwrap();
+        quantize(&x, &mut q).unwrap();
+        let outputs = 0..bench.sets(4 * m * n).min(OUTPUTS);
+        let mut ys: Vec<Tensor> = outputs.map(|_| Tensor::zeros(&bench.device, m, n).unwrap()).collect();
+
+        multiply(&ws[0], &mut q, &mut ys[0]).unwrap();
+        reference.compare(&name, &ys[0]);
+
+        let outputs = ys.len();
+        let mut launch = |i: usize| multiply(&ws[i], &mut q, &mut ys[i % outputs]);
+        let work =
+            Work { bytes: moved, operations: Some(2 * (m * n * k) as u64), memory: Some(Memory::Read) };
+        let case = Some(Case { op: "MUL_MAT", ty: ty.name(), k, n, m });
+        bench.row(c, GROUP, Row { name, work, case, sets: ws.len(), launch: &mut launch });
+    }
+}
+
+/// Rows of the weight and tokens that differ, in the arithmetic of the reference.
+struct Reference {
+    w: Vec<f32>,
+    /// `[DISTINCT, k]`.
+    tokens: Vec<f32>,
+    /// The tokens as int8 activations.
+    rounded: Vec<f32>,
+    k: usize,
+}
+
+impl Reference {
+    fn new(ty: GgmlType, few: &[u8], k: usize) -> Self {
+        let mut w = vec![0.0; few.len() / ty.block_bytes() * ty.block_elems()];
+        dequantize(ty, few, &mut w).unwrap();
+        let tokens = Rng(2).normals(DISTINCT * k);
+        let rounded = reference::round_int8(&tokens, k, reference::INT8_BLOCK).unwrap();
+        Reference { w, tokens, rounded, k }
+    }
+
+    /// All outputs of some tokens, the first and the last included.
+    fn compare(&self, name: &str, y: &Tensor) {
+        let ([m, n], k) = (y.shape(), self.k);
+        let compared = COMPARED.min(m);
+        for i in 0..compared {
+            let t = (m - 1) * i / (compared - 1).max(1);
+            let got = y.cuda().unwrap().to_vec(t * n..(t + 1) * n).unwrap();
+            let x = &self.rounded[t % DISTINCT * k..][..k];
+            let want = reference::linear(&self.w, x, self.w.len() / k, k).unwrap();
+            let want: Vec<f64> = repeated(&want, n);
+            let length = |of: &dyn Fn(usize) -> f64| (0..n).map(|j| of(j).powi(2)).sum::<f64>().sqrt();
+            let off = length(&|j| f64::from(got[j]) - want[j]);
+            // The sums of blocks that minimums multiply are good to 2^-17.
+            assert!(off <= 1e-5 * length(&|j| want[j]), "{name}: token {t} is off by {off:e}");
+        }
     }
 }

@@ -1,12 +1,14 @@
-//! GPU kernels at GLM-5's shapes, and the roofs of the GPU: microseconds, GB/s, share of the copy roof measured in the same
-//! run. Without a GPU, or without the feature `cuda`, it says so; with `GLM5_REQUIRE_GPU=1` it fails then.
+//! GPU kernels at GLM-5's shapes, and the roofs of the GPU, measured in the same run: microseconds, GB/s or TOPS and the share of
+//! the roof that binds, which kernels ran, what llama.cpp takes. Without a GPU, or without the feature `cuda`, it says so; with
+//! `GLM5_REQUIRE_GPU=1` it fails then.
 //!
 //! `cargo bench --features cuda --bench kernels [-- norm]` takes the rows whose name, `group/row`, holds the word. With
-//! `GLM5_BENCH_OUT` the results go to that file too, as lines of JSON.
+//! `GLM5_BENCH_OUT` the results go to that file too, as lines of JSON. The whole table takes three minutes.
 //!
 //! A time is that of a graph of launches, divided by their number, so it includes the edge between two kernels. Buffers
 //! rotate over four times the L2 cache unless a row says `L2-warm`. Nothing is timed before its output was compared.
 
+mod baselines;
 #[path = "../../tests/suites/blocks.rs"]
 mod blocks;
 #[path = "../../tests/suites/close.rs"]
@@ -19,6 +21,10 @@ mod linear_int8;
 mod norm;
 mod report;
 mod roofs;
+mod shapes;
+#[cfg(test)]
+#[allow(dead_code, unused_imports)] // Without a harness there are no tests in here.
+mod tests;
 
 use std::time::Duration;
 
@@ -26,19 +32,30 @@ use criterion::{Criterion, Throughput};
 use glm5::Result;
 use glm5::cuda::roofs::Roofs;
 use glm5::cuda::{Environment, Gpu};
+use glm5::kernels::Entry;
 use glm5::tensor::Device;
-use report::Report;
+
+use baselines::Case;
+use report::{Report, Work};
 
 /// Launches of a graph, at least: a small kernel must not show what starting a graph costs.
 const LAUNCHES: usize = 100;
 
+/// Seconds of a graph, at most, if it has more than one launch, and those are not short.
+const GRAPH: f64 = 2.5e-3;
+
+/// Seconds of a short launch: by itself it takes some microseconds longer than in a graph, so no graph of these is long.
+const SHORT: f64 = 25e-6;
+
 /// Times of a row.
 const SAMPLES: usize = 20;
 
+/// Times of a row whose graph takes longer than this many seconds.
+const FEW_SAMPLES: (f64, usize) = (5e-3, 10);
+
 /// A GPU and what it can do.
-struct Bench {
+pub struct Bench {
     device: Device,
-    roofs: Roofs,
     /// Whether times are wanted; else each row is tried once.
     measured: bool,
     /// What the name of a row must hold.
@@ -49,33 +66,24 @@ struct Bench {
 /// One row of the table.
 struct Row<'a> {
     name: String,
-    /// Bytes that one launch must move.
-    bytes: usize,
+    /// What one launch must do.
+    work: Work,
+    /// What other programs may have measured, too.
+    case: Option<Case>,
     /// Sets of buffers; `launch` is told which to use.
     sets: usize,
     launch: &'a mut dyn FnMut(usize) -> Result<()>,
 }
 
 impl Bench {
-    fn new() -> Option<Self> {
-        let measured = std::env::args().any(|a| a == "--bench");
-        let filter = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
-        let environment = Environment::look();
-        if let Some(why) = &environment.trouble {
-            println!("skipped: {why}");
-            let required = std::env::var_os("GLM5_REQUIRE_GPU").is_some_and(|v| !v.is_empty() && v != "0");
-            if required {
-                std::process::exit(1);
-            }
-            return None;
-        }
-        println!("{environment}");
-        let device = Device::auto().unwrap();
-        let roofs =
-            Roofs::measure(device.gpu().unwrap(), if measured { None } else { Some(1 << 20) }).unwrap();
+    /// Measures the roofs.
+    pub fn new(device: Device, measured: bool, filter: String) -> Self {
+        let gpu = device.gpu().unwrap();
+        let roofs = Roofs::measure(gpu, if measured { None } else { Some(1 << 20) }).unwrap();
         println!("{roofs}");
-        let report = Report::new(&environment, &roofs);
-        Some(Bench { device, roofs, measured, filter, report })
+        let out = std::env::var_os("GLM5_BENCH_OUT").filter(|path| measured && !path.is_empty());
+        let report = Report::new(out.map(Into::into), &gpu.properties().name, &Environment::look(), &roofs);
+        Bench { device, measured, filter, report }
     }
 
     fn gpu(&self) -> &Gpu {
@@ -95,23 +103,28 @@ impl Bench {
 
     /// Times and reports a row: 0.1 s of samples, so that a whole table takes minutes.
     fn row(&self, c: &mut Criterion, group: &str, row: Row<'_>) {
-        let Row { name, bytes, sets, launch } = row;
-        let launches = if bytes < 16 << 20 { LAUNCHES.next_multiple_of(sets) } else { sets };
-        let launches = if self.measured { launches } else { sets };
+        let Row { name, work, case, sets, launch } = row;
+        let before = self.gpu().launches();
+        launch(0).unwrap();
+        let kernels = issued(&before, &self.gpu().launches());
+        let once = self.gpu().time(|| launch(1 % sets)).unwrap().as_secs_f64();
+        let launches = if self.measured { launches(once, work.bytes, sets) } else { sets };
         let mut graph = self.gpu().capture(|| (0..launches).try_for_each(|i| launch(i % sets))).unwrap();
         graph.launch().unwrap(); // A first run that does not count.
         if !self.measured {
             self.gpu().synchronize().unwrap();
-            return println!("{group}/{name}: runs");
+            return println!("{group}/{name}: {} runs", report::named(&kernels));
         }
+        let (long, few) = FEW_SAMPLES;
+        let samples = if once * launches as f64 > long { few } else { SAMPLES };
         let mut times = Vec::new();
         let mut criterion_group = c.benchmark_group(group);
         criterion_group
-            .sample_size(SAMPLES)
+            .sample_size(samples)
             .nresamples(2000)
             .warm_up_time(Duration::from_millis(10))
             .measurement_time(Duration::from_millis(100))
-            .throughput(Throughput::Bytes(bytes as u64));
+            .throughput(Throughput::Bytes(work.bytes as u64));
         criterion_group.bench_function(&name, |b| {
             b.iter_custom(|n| {
                 let replays = (n as usize).div_ceil(launches);
@@ -122,21 +135,49 @@ impl Bench {
             })
         });
         criterion_group.finish();
-        let warm = times.split_off(times.len() - SAMPLES); // without those of the warm-up
-        self.report.row(&format!("{group}/{name}"), bytes, warm, Some(self.roofs.copy));
+        let warm = times.split_off(times.len() - samples); // without those of the warm-up
+        self.report.row(&format!("{group}/{name}"), work, case, &kernels, warm);
     }
 }
 
+/// Launches of a graph, of which one takes `once` seconds for `bytes` bytes: all sets of buffers in turn, where that does not take
+/// long. Where it does, arithmetic binds, and what a launch reads and writes besides its weights is more than a cache holds.
+fn launches(once: f64, bytes: usize, sets: usize) -> usize {
+    let all = if bytes < 16 << 20 { LAUNCHES.next_multiple_of(sets) } else { sets };
+    if once < SHORT { all } else { all.min((GRAPH / once) as usize).max(1) }
+}
+
+/// What was issued between two counts.
+fn issued(before: &[(Entry, u64)], after: &[(Entry, u64)]) -> Vec<(Entry, u64)> {
+    let counted = |entry: Entry| before.iter().find(|(e, _)| *e == entry).map_or(0, |(_, n)| *n);
+    after.iter().map(|(entry, n)| (*entry, n - counted(*entry))).filter(|(_, n)| *n > 0).collect()
+}
+
+/// All rows, by group.
+pub fn run(bench: &Bench, c: &mut Criterion) {
+    roofs::benches(bench, c);
+    norm::benches(bench, c);
+    embedding::benches(bench, c);
+    dequantize::benches(bench, c);
+    linear::benches(bench, c);
+    linear_int8::benches(bench, c);
+}
+
+#[allow(dead_code)] // The emulator's tests have a main of their own.
 fn main() {
-    let Some(bench) = Bench::new() else { return };
+    let environment = Environment::look();
+    if let Some(why) = &environment.trouble {
+        println!("skipped: {why}");
+        let required = std::env::var_os("GLM5_REQUIRE_GPU").is_some_and(|v| !v.is_empty() && v != "0");
+        std::process::exit(required.into());
+    }
+    println!("{environment}");
+    let measured = std::env::args().any(|a| a == "--bench");
+    let filter = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
+    let bench = Bench::new(Device::auto().unwrap(), measured, filter);
     // Not configured by the arguments: criterion's filter is a regular expression, and names hold `+` and `[`.
     let c = &mut Criterion::default();
-    roofs::benches(&bench, c);
-    norm::benches(&bench, c);
-    embedding::benches(&bench, c);
-    dequantize::benches(&bench, c);
-    linear::benches(&bench, c);
-    linear_int8::benches(&bench, c);
+    run(&bench, c);
     c.final_summary();
     if bench.measured && !bench.report.finish() {
         eprintln!("no row has `{}` in its name", bench.filter);

@@ -6,10 +6,11 @@ use glm5::ops::norm::{layer_norm, norm_quantize, reference, rms_norm, rms_norm_c
 use glm5::quant::ActBlockSize::{self, B32, B256};
 use glm5::tensor::{QuantizedRows, Tensor};
 
-use crate::blocks::Rng;
-use crate::close::{close, layer_norm_slack, rms_norm_slack};
-use crate::data::{DISTINCT, expected, results, tiled};
-use crate::{Bench, Row};
+use super::blocks::Rng;
+use super::close::{close, layer_norm_slack, rms_norm_slack};
+use super::data::{DISTINCT, expected, results, tiled};
+use super::report::Work;
+use super::{Bench, Row};
 
 const EPS: f32 = 1e-5;
 
@@ -95,7 +96,7 @@ fn add_norm_quantize(
         norm_quantize(&mut xs[i], Some(&rs[i]), w_on_device, EPS, y, Some(&mut qs[i]))
     };
     let bytes = (per_value * (rows * n) as f64) as usize + 4 * n;
-    bench.row(c, "norm", Row { name, bytes, sets, launch: &mut launch });
+    bench.row(c, "norm", Row { name, work: Work::copying(bytes), case: None, sets, launch: &mut launch });
 }
 
 /// RMSNorm of the first `n` of `cols` columns; in place if there are others.
@@ -123,7 +124,11 @@ fn plain(bench: &Bench, c: &mut Criterion, rows: usize, cols: usize, n: usize) {
         true => rms_norm_cols(&mut xs[i], 0..n, w_on_device, EPS),
         false => rms_norm(&xs[i], w_on_device, EPS, &mut ys[i]),
     };
-    bench.row(c, "norm", Row { name, bytes: 8 * rows * n, sets, launch: &mut launch });
+    bench.row(
+        c,
+        "norm",
+        Row { name, work: Work::copying(8 * rows * n), case: None, sets, launch: &mut launch },
+    );
 }
 
 fn layer(bench: &Bench, c: &mut Criterion, rows: usize, n: usize) {
@@ -141,5 +146,9 @@ fn layer(bench: &Bench, c: &mut Criterion, rows: usize, n: usize) {
     let slack = expected(&layer_norm_slack(&x, &w, &b, EPS, &want), rows, n);
     close("layer norm", &some(&xs[0]), &expected(&want, rows, n), |i| slack[i]).unwrap();
     let mut launch = |i: usize| layer_norm(&mut xs[i], w_on_device, b_on_device, EPS);
-    bench.row(c, "norm", Row { name, bytes: 8 * rows * n, sets, launch: &mut launch });
+    bench.row(
+        c,
+        "norm",
+        Row { name, work: Work::copying(8 * rows * n), case: None, sets, launch: &mut launch },
+    );
 }

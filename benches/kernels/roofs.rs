@@ -7,8 +7,9 @@ use criterion::Criterion;
 use glm5::cuda::roofs::{Vector, copy, partials, reduce};
 use glm5::kernels;
 
-use crate::data::results;
-use crate::{Bench, Row};
+use super::data::results;
+use super::report::{Memory, Work};
+use super::{Bench, Row};
 
 const GROUP: &str = "roofs";
 
@@ -51,7 +52,8 @@ fn uploads(bench: &Bench, bytes: usize) {
         let times = (0..times).map(|_| upload()).collect();
         assert_eq!(buffer.to_vec(bytes - 1..bytes).unwrap(), [1], "{name}");
         if bench.measured {
-            bench.report.row(&format!("{GROUP}/{name}"), bytes, times, None);
+            let work = Work { bytes, operations: None, memory: None };
+            bench.report.row(&format!("{GROUP}/{name}"), work, None, &[], times);
         }
     }
 }
@@ -71,7 +73,11 @@ fn copies(bench: &Bench, c: &mut Criterion, name: String, instance: &kernels::co
         "{name}"
     );
     let mut launch = |_| copy(instance, &src, &mut dst);
-    bench.row(c, GROUP, Row { name, bytes: 2 * bytes, sets: 1, launch: &mut launch });
+    bench.row(
+        c,
+        GROUP,
+        Row { name, work: Work::copying(2 * bytes), case: None, sets: 1, launch: &mut launch },
+    );
 }
 
 fn reads(bench: &Bench, c: &mut Criterion, name: String, instance: &kernels::reduce::Instance, bytes: usize) {
@@ -86,5 +92,6 @@ fn reads(bench: &Bench, c: &mut Criterion, name: String, instance: &kernels::red
     let sum = |words: &[u64]| words.iter().fold(0u64, |sum, word| sum.wrapping_add(*word));
     assert_eq!(sum(&partial.to_vec(0..sums).unwrap()), sum(values.as_flattened()), "{name}");
     let mut launch = |_| reduce(instance, &src, &mut partial).map(|_| ());
-    bench.row(c, GROUP, Row { name, bytes, sets: 1, launch: &mut launch });
+    let work = Work { bytes, operations: None, memory: Some(Memory::Read) };
+    bench.row(c, GROUP, Row { name, work, case: None, sets: 1, launch: &mut launch });
 }
