@@ -174,3 +174,16 @@ fn another_gpu_is_not_compared() {
     let row = &lines("NVIDIA H200 NVL")[1];
     assert!(row["baseline_us"].is_f64() && row["ratio"].is_null(), "{row}");
 }
+
+/// The sample of `tools/roofline` is what a run writes.
+#[test]
+fn the_sample_has_the_fields_of_a_run() {
+    let keys = |v: &Value| v.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let sample = include_str!("../../tools/roofline/tests/sample.jsonl").lines();
+    let sample: Vec<Value> = sample.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let run = lines("NVIDIA GeForce");
+    assert_eq!(keys(&sample[0]), keys(&run[0]));
+    assert_eq!(keys(&sample[0]["roofs"]), keys(&run[0]["roofs"]));
+    assert_eq!(keys(&sample[2]), keys(&run[1]));
+    assert_eq!(keys(&sample[2]["case"]), keys(&run[1]["case"]));
+}

@@ -1,0 +1,182 @@
+//! The program on a small run: `sample.jsonl`, in the form that `benches/kernels/report.rs` writes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sample.jsonl");
+
+/// Rows of the sample that are of the goals' shapes.
+const SHOWN: usize = 20;
+
+/// An empty folder, gone when dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("glm5-roofline-{}-{name}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn run(results: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_glm5-roofline")).arg(results).args(arguments).output().unwrap()
+}
+
+/// What it prints, if all is well.
+fn said(results: &Path, arguments: &[&str]) -> String {
+    let Output { status, stdout, stderr } = run(results, arguments);
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).unwrap()
+}
+
+#[test]
+fn tables_have_tokens_by_types() {
+    let text = said(Path::new(SAMPLE), &[]);
+    for line in [
+        "| 6144 to 24576, tokens | Q4_K | Q5_K | Q6_K | Q8_0 |",
+        "| 8 | 24.8, 3425 GB/s (84 %), 6.79x | 29.4, 3531 GB/s (85 %), 5.90x | 36.6, 3384 GB/s (81 %), 3.97x | 39.3, 4082 \
+         GB/s (96 %), 2.59x |",
+        "| 512 | 689, 224 TOPS (18 %), 1.22x |  |  |  |",
+        "| 16384 to 6144, tokens | Q4_K | Q8_0 |",
+        "| 1 | 184, 4242 GB/s (96 %), 2.23x |",
+    ] {
+        assert!(text.lines().any(|l| l == line), "no `{line}` in\n{text}");
+    }
+    assert_eq!(text.matches("%)").count(), SHOWN);
+    assert!(text.starts_with("NVIDIA H200 (sm_90), 2026-11-30, commit `v0.1.0-12-gabcdef0`. "), "{text}");
+    assert!(said(Path::new(SAMPLE), &["--commit", "1234567"]).contains("commit `1234567`"));
+}
+
+#[test]
+fn shapes_can_be_chosen_and_other_gpus_have_no_ratio() {
+    let folder = Folder::new("shapes");
+    let text = said(Path::new(SAMPLE), &["--shape", "2048x2048"]);
+    assert!(text.contains("| 1 | 2.1, 2122 GB/s (110 %) |") && !text.contains("6144"), "{text}");
+    let sample = fs::read_to_string(SAMPLE).unwrap();
+    let lines = sample.lines().map(|line| match line.split_once("\"ratio\":") {
+        Some((before, after)) => format!("{before}\"ratio\":null,{}\n", after.split_once(',').unwrap().1),
+        None => format!("{line}\n"),
+    });
+    let elsewhere = folder.write("results.jsonl", &lines.collect::<String>());
+    let text = said(&elsewhere, &[]);
+    assert!(text.contains("| 1 | 184, 4242 GB/s (96 %) |") && !text.contains("llama.cpp"), "{text}");
+}
+
+#[test]
+fn the_readme_changes_between_its_marks() {
+    let folder = Folder::new("readme");
+    let text = "before\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nafter\n";
+    let (readme, svg) = (folder.write("README.md", text), folder.0.join("plot.svg"));
+    let arguments = ["--readme", readme.to_str().unwrap(), "--svg", svg.to_str().unwrap()];
+    assert_eq!(said(Path::new(SAMPLE), &arguments), "");
+    let new = fs::read_to_string(&readme).unwrap();
+    assert!(new.starts_with("before\n<!-- bench:begin -->\nNVIDIA H200"), "{new}");
+    assert!(
+        new.ends_with("2.23x |\n| 8 | 225, 3469 GB/s (79 %), 3.89x |\n<!-- bench:end -->\nafter\n"),
+        "{new}"
+    );
+    assert!(new.contains("](plot.svg)") && !new.contains("old"), "{new}");
+    said(Path::new(SAMPLE), &arguments);
+    assert_eq!(fs::read_to_string(&readme).unwrap(), new, "a second time");
+}
+
+/// Numbers behind `key="` in a line.
+fn attribute(line: &str, key: &str) -> f64 {
+    let (_, rest) = line.split_once(&format!("{key}=\"")).unwrap_or_else(|| panic!("no {key} in {line}"));
+    rest.split('"').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn points_lie_where_the_axes_say() {
+    let folder = Folder::new("svg");
+    let path = folder.0.join("plot.svg");
+    said(Path::new(SAMPLE), &["--svg", path.to_str().unwrap()]);
+    let svg = fs::read_to_string(&path).unwrap();
+    assert!(svg.len() < 20_000 && svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+    assert_eq!(svg.matches("<g ").count(), svg.matches("</g>").count());
+    let points: Vec<&str> =
+        svg.lines().filter(|line| line.contains("<circle") && line.contains("<title>")).collect();
+    assert_eq!(points.len(), SHOWN);
+
+    let tick = |anchor: &str, label: &str| {
+        let mut found =
+            svg.lines().filter(|l| l.contains(anchor) && l.ends_with(&format!(">{label}</text>")));
+        found.next().unwrap_or_else(|| panic!("no {label} at {anchor}"))
+    };
+    // One token of Q4_K at 22.6 us: two operations for 4.5 bits, 13.36 TOPS.
+    let point = points.iter().find(|line| line.contains("Q4_K 6144x24576, 1 tokens")).unwrap();
+    for (axis, centre, anchor, value) in
+        [("x", "cx", "middle", 2.0 * 8.0 / 4.5), ("y", "cy", "\"end\"", 13.364f64)]
+    {
+        // Labels stand beside their marks, all at the same distance.
+        let [one, hundred] = ["1", "100"].map(|label| attribute(tick(anchor, label), &format!(" {axis}")));
+        let beside = if axis == "y" { 4.0 } else { 0.0 };
+        let expected = one - beside + (hundred - one) * value.log10() / 2.0;
+        let at = attribute(point, centre);
+        assert!((at - expected).abs() < 1.5, "{axis}: {at}, expected {expected}");
+    }
+    let slope = svg.lines().find(|line| line.contains("stroke-width=\"2\"")).unwrap();
+    let [x1, y1, x2, y2] = ["x1", "y1", "x2", "y2"].map(|end| attribute(slope, end));
+    for point in points {
+        let x = attribute(point, "cx");
+        let roof = (y1 + (x - x1) / (x2 - x1) * (y2 - y1)).max(y2);
+        assert!(attribute(point, "cy") > roof - 2.0, "above the roofs: {point}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_and_changes_nothing() {
+    let folder = Folder::new("wrong");
+    let sample = fs::read_to_string(SAMPLE).unwrap();
+    let (head, rows) = sample.split_once('\n').unwrap();
+    let unmarked = folder.write("README.md", "nothing\n");
+    let turned = folder.write("TURNED.md", "<!-- bench:end -->\n<!-- bench:begin -->\n");
+    let svg = folder.0.join("plot.svg");
+    let to = |readme: &PathBuf| {
+        ["--readme", readme.to_str().unwrap(), "--svg", svg.to_str().unwrap()].map(String::from)
+    };
+    let results = |name: &str, text: &str| folder.write(name, text);
+    let none: [String; 0] = [];
+    let cases: Vec<(PathBuf, Vec<String>, &str)> = vec![
+        (folder.0.join("none"), none.into(), "none: No such file"),
+        (results("a", ""), vec![], "a: is empty"),
+        (results("b", rows), vec![], "b: line 1: missing field"),
+        (results("c", &format!("{head}\n{{\"name\":")), vec![], "c: line 2: EOF"),
+        (
+            results("d", &format!("{sample}{}\n", rows.lines().last().unwrap())),
+            vec![],
+            "d: line 25: a second row",
+        ),
+        (results("e", &sample.replace("\"s8\":", "\"s8\":-")), vec![], "e: line 1: roofs"),
+        (results("f", &format!("{head}\n")), vec![], "f: no linear layer of 6144x24576, "),
+        (SAMPLE.into(), vec!["--shape".into(), "1x2".into()], "no linear layer of 1x2"),
+        (SAMPLE.into(), vec!["--shape".into(), "12".into()], "6144x24576"),
+        (SAMPLE.into(), to(&unmarked).into(), "README.md: no <!-- bench:begin -->"),
+        (SAMPLE.into(), to(&turned).into(), "TURNED.md: no <!-- bench:begin -->"),
+    ];
+    for (results, arguments, complaint) in cases {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let Output { status, stdout, stderr } = run(&results, &arguments);
+        let stderr = String::from_utf8(stderr).unwrap();
+        assert!(
+            !status.success() && stdout.is_empty() && stderr.contains(complaint),
+            "{complaint}: {stderr}"
+        );
+    }
+    assert!(!svg.exists());
+    assert_eq!(fs::read_to_string(&unmarked).unwrap(), "nothing\n");
+}
