@@ -132,9 +132,10 @@ fn points_lie_where_the_axes_say() {
     let slope = svg.lines().find(|line| line.contains("stroke-width=\"2\"")).unwrap();
     let [x1, y1, x2, y2] = ["x1", "y1", "x2", "y2"].map(|end| attribute(slope, end));
     for point in points {
-        let x = attribute(point, "cx");
+        let [x, y] = ["cx", "cy"].map(|centre| attribute(point, centre));
+        assert!((64.0..736.0).contains(&x) && (16.0..412.0).contains(&y), "outside of the axes: {point}");
         let roof = (y1 + (x - x1) / (x2 - x1) * (y2 - y1)).max(y2);
-        assert!(attribute(point, "cy") > roof - 2.0, "above the roofs: {point}");
+        assert!(y > roof - 2.0, "above the roofs: {point}");
     }
 }
 
