@@ -2,7 +2,7 @@
 //! roof where few tokens meet them, operations over that of the matrix units where many do.
 
 use criterion::Criterion;
-use glm5::ops::linear::{linear_int8, quantize, reference};
+use glm5::ops::linear::{linear_tiled, quantize, reference};
 use glm5::quant::{GgmlType, Weight, dequantize};
 use glm5::tensor::{Matrix, QuantizedTiles, Tensor};
 
@@ -46,11 +46,11 @@ fn case(bench: &Bench, c: &mut Criterion, ty: GgmlType, m: usize, n: usize, k: u
     quantize(&x, &mut q).unwrap();
     let mut ys: Vec<Tensor> = (0..sets).map(|_| Tensor::zeros(&bench.device, m, n).unwrap()).collect();
 
-    linear_int8(&ws[0], &mut q, &mut ys[0]).unwrap();
+    linear_tiled(&[&ws[0]], &mut q, &mut [&mut ys[0]]).unwrap();
     let rounded = reference::round_int8(&xs, k, reference::INT8_BLOCK).unwrap();
     compare(&name, &ys[0].to_vec().unwrap(), ty, &few, &rounded, n, k);
 
-    let mut launch = |i: usize| linear_int8(&ws[i], &mut q, &mut ys[i]);
+    let mut launch = |i: usize| linear_tiled(&[&ws[i]], &mut q, &mut [&mut ys[i]]);
     bench.row(c, "linear_int8", Row { name, bytes: moved, sets, launch: &mut launch });
 }
 

@@ -74,9 +74,6 @@ template <class V> INTRIN V vector_at(const void *p) {
     return v;
 }
 
-// The compiler moves no load or store across it; no instruction. Keeps loads from being issued so early that registers run out.
-INTRIN void compiler_fence() { asm volatile("" ::: "memory"); }
-
 // Conversions -------------------------------------------------------------------------------------
 
 INTRIN float bf16_to_f32(uint16_t bits) { return bf16_to_f32_soft(bits); } // a shift on both sides

@@ -148,21 +148,31 @@ typedef struct {
     uint32_t k;
 } quantize_params;
 
-/** Linear layer on int8 activations. */
+/** One matrix of a launch. */
 typedef struct {
     /** `[n / 16, k_tiles]` tiles, the first rounded up. */
     const void *w;
-    /** `[m / 8, k_tiles]`, the first rounded up. */
-    const tile_act *x;
-    /** `[m, n]` */
+    /** `[m, n]`; unused, and may be null, of the second matrix of a pair. */
     float *y;
-    /** Tokens. */
-    uint32_t m;
     /** Outputs. */
     uint32_t n;
+} linear_group;
+
+enum { LINEAR_GROUPS = 4 };
+
+/** Linear layers of one type on the same int8 activations, for up to 8 tokens. */
+typedef struct {
+    /** With SwiGLU pairs of gate and up with the same `n`, of which the first has `y`. */
+    linear_group groups[LINEAR_GROUPS];
+    /** Those that there are. */
+    uint32_t n_groups;
+    /** Tokens. */
+    uint32_t m;
+    /** `[1, k_tiles]` */
+    const tile_act *x;
     /** Tiles along a row. */
     uint32_t k_tiles;
-} linear_int8_params;
+} linear_decode_params;
 
 /** Linear layer on int8 activations, for many tokens. */
 typedef struct {

@@ -1,14 +1,14 @@
 //! Launches of the linear layers. Shapes were checked by [`crate::ops`].
 
-use super::dequantize::{holds, row_bytes};
+use super::dequantize::{count, holds, row_bytes};
 use super::linear_int8;
 use crate::error::{Error, Result};
 use crate::ops::linear::config::{LinearConfig, LinearProblem};
 use crate::sys::{ROUND_BF16, ROUND_INT8, ROUND_NONE, linear_params, linear_round};
 use crate::tensor::{Heads, Matrix, Precision, QuantizedTiles, Tensor};
 
-/// `ys[i] = ws[i] x`: one launch for each. Matrices in tiles share activations that are rounded once, into memory of this call,
-/// so that it cannot be recorded in a graph.
+/// `ys[i] = ws[i] x`: one launch for each matrix in blocks. Those in tiles share launches, and activations that are rounded once,
+/// into memory of this call, so that it cannot be recorded in a graph.
 pub(crate) fn linear_many(
     ws: &[&Matrix],
     x: &Tensor,
@@ -20,10 +20,15 @@ pub(crate) fn linear_many(
         let why = "a matrix in tiles takes int8 activations: precision `fast`";
         return Err(Error::unsupported("an exact linear layer", why));
     }
-    let mut in_tiles = Vec::new();
+    let (mut in_tiles, mut tiled_ys) = (Vec::new(), Vec::new());
     let mut in_blocks = Vec::new();
     for (w, y) in ws.iter().zip(ys) {
-        if w.is_tiled() { in_tiles.push((w, y)) } else { in_blocks.push((w, y)) }
+        if w.is_tiled() {
+            in_tiles.push(*w);
+            tiled_ys.push(&mut **y);
+        } else {
+            in_blocks.push((w, y));
+        }
     }
     // Before addresses are taken that kernels write to: memory that is cleared would count as the end of those kernels.
     let q = match in_tiles.is_empty() {
@@ -38,7 +43,7 @@ pub(crate) fn linear_many(
     let all = all.collect::<Result<Vec<_>>>()?;
     if let Some(mut q) = q {
         linear_int8::quantize(x, &mut q)?;
-        in_tiles.into_iter().try_for_each(|(w, y)| linear_int8::linear_int8(w, &mut q, y))?;
+        linear_int8::linear_tiled(&in_tiles, &mut q, &mut tiled_ys, None)?;
     }
     all.iter().try_for_each(|launch| launch.run(x))
 }
@@ -84,12 +89,6 @@ impl Launch {
         holds("linear", x, m * x_cols)?;
         holds("linear", y, m * y_cols)?;
         let config = LinearConfig::pick(LinearProblem { ty: w.ty, m, n, slabs })?;
-        let size = |what: &str, size: usize| match i32::try_from(size) {
-            Ok(size) => Ok(size as u32),
-            Err(_) => {
-                Err(Error::unsupported(format!("{size} {what} of a linear layer"), "counts are 31 bits wide"))
-            }
-        };
         let params = linear_params {
             w: w.blocks.as_ptr().cast(),
             x: x.as_ptr().wrapping_add(x_heads.offset),
@@ -98,9 +97,9 @@ impl Launch {
             y_stride: y_cols as u64,
             x_head: x_heads.stride as u64,
             y_head: y_heads.stride as u64,
-            m: size("tokens", m)?,
-            n: size("outputs", n)?,
-            k: size("inputs", k)?,
+            m: count("tokens", m)?,
+            n: count("outputs", n)?,
+            k: count("inputs", k)?,
             round,
         };
         Ok(Launch { config, params })

@@ -1,15 +1,19 @@
 //! Launches of repack, quantize and the integer linears. Shapes were checked by [`crate::ops`].
 
-use super::dequantize::holds;
+use std::{array, ptr};
+
+use super::dequantize::{count, holds};
 use super::runtime::Properties;
 use super::{Buffer, Gpu};
 use crate::error::{Error, Result};
-use crate::ops::linear::config::{GemmConfig, Int8Config};
-use crate::quant::Weight;
-use crate::quant::tiles::{tile_bytes, tiles};
-use crate::sys::{linear_gemm_params, linear_int8_params, quantize_params, repack_params, tile_act};
-use crate::tensor::{DeviceTiles, Matrix, QuantizedTiles, TILE_TOKENS, Tensor};
-use crate::{kernels, quant};
+use crate::kernels::{self, Entry};
+use crate::ops::linear::config::{DecodeProblem, GemmConfig, Int8Config};
+use crate::quant::tiles::{TILE_ROWS, tile_bytes, tiles};
+use crate::quant::{self, Weight};
+use crate::sys::{
+    linear_decode_params, linear_gemm_params, linear_group, quantize_params, repack_params, tile_act,
+};
+use crate::tensor::{DeviceTiles, GemmScratch, Matrix, QuantizedTiles, TILE_TOKENS, Tensor};
 
 /// A weight as tiles. Its blocks are on the device, too, until the work is done.
 pub(crate) fn repack(gpu: &Gpu, weight: &Weight) -> Result<DeviceTiles> {
@@ -56,58 +60,187 @@ pub(crate) fn quantize(x: &Tensor, q: &mut QuantizedTiles) -> Result<()> {
     unsafe { gpu.launch(kernels::quantize::INSTANCES[0].entry, grid, &params) }
 }
 
-/// `y = W x`.
-pub(crate) fn linear_int8(w: &Matrix, x: &mut QuantizedTiles, y: &mut Tensor) -> Result<()> {
-    let ([_, n, k], [m, _]) = (w.shape(), x.shape());
-    let (w, y) = (w.tiles()?, y.cuda_mut()?);
-    let gpu = w.tiles.gpu().with(x.tiles())?.with(y)?.clone();
+/// Matrices of one launch, at most.
+const GROUPS: usize = 4;
+
+/// A matrix whose sizes were checked, and its outputs. Of gate and up the first one has them.
+struct Group<'a> {
+    w: &'a DeviceTiles,
+    shape: [usize; 2],
+    y: Option<&'a mut Buffer<f32>>,
+}
+
+impl<'a> Group<'a> {
+    fn new(gpu: &Gpu, w: &'a Matrix, y: Option<&'a mut Tensor>, m: usize) -> Result<Self> {
+        let [_, n, k] = w.shape();
+        let (w, y) = (w.tiles()?, y.map(Tensor::cuda_mut).transpose()?);
+        gpu.with(&w.tiles)?;
+        let [row_tiles, k_tiles] = tiles(n, k);
+        holds("linear", &w.tiles, row_tiles * k_tiles * tile_bytes(w.ty).unwrap_or(0))?;
+        if let Some(y) = &y {
+            gpu.with(y)?;
+            holds("linear", y, m * n)?;
+        }
+        count("outputs", n)?;
+        Ok(Group { w, shape: [n, k], y })
+    }
+}
+
+/// Matrices of one type on one input, for 8 tokens at a time.
+struct Decode<'a> {
+    groups: Vec<Group<'a>>,
+    config: Int8Config,
+}
+
+/// Input of integer linears, checked.
+struct Input {
+    gpu: Gpu,
+    x: *const tile_act,
+    m: u32,
+    k_tiles: u32,
+}
+
+impl Input {
+    fn new(x: &QuantizedTiles) -> Result<Self> {
+        let ([m, k], x) = (x.shape(), x.tiles());
+        holds("linear", x, act_tiles(m, k) * size_of::<tile_act>())?;
+        let [_, k_tiles] = tiles(0, k);
+        let (m, k_tiles) = (count("tokens", m)?, count("tiles", k_tiles)?);
+        Ok(Input { gpu: x.gpu().clone(), x: x.as_ptr().cast(), m, k_tiles })
+    }
+
+    /// `kernel` if it suits the matrices, or the one that does best.
+    fn decode<'a>(&self, groups: Vec<Group<'a>>, glu: bool, kernel: Option<Entry>) -> Result<Decode<'a>> {
+        let rows = groups.iter().step_by(1 + usize::from(glu));
+        let problem = DecodeProblem {
+            ty: groups.first().map_or(quant::GgmlType::F32, |group| group.w.ty),
+            m: (self.m as usize).min(TILE_TOKENS),
+            row_tiles: rows.map(|group| group.shape[0].div_ceil(TILE_ROWS)).sum(),
+            k_tiles: self.k_tiles as usize,
+            glu,
+        };
+        let Properties { sms, smem_per_sm, .. } = *self.gpu.properties();
+        let config = match kernel {
+            None => Int8Config::pick(problem, sms, smem_per_sm)?,
+            Some(kernel) => Int8Config::of(kernel, problem, sms, smem_per_sm)?,
+        };
+        Ok(Decode { groups, config })
+    }
+
+    fn run(&self, decode: &mut Decode<'_>) -> Result<()> {
+        let Decode { groups, config } = decode;
+        let (tokens, n_groups) = (TILE_TOKENS as u32, groups.len() as u32);
+        for tile in 0..self.m.div_ceil(tokens) {
+            let first = (tile * tokens) as usize;
+            let group = |i: usize| match groups.get_mut(i) {
+                None => linear_group { w: ptr::null(), y: ptr::null_mut(), n: 0 },
+                Some(Group { w, shape: [n, _], y }) => linear_group {
+                    w: w.tiles.as_prologue_ptr().cast(),
+                    y: y.as_mut().map_or(ptr::null_mut(), |y| y.as_mut_ptr().wrapping_add(first * *n)),
+                    n: *n as u32,
+                },
+            };
+            let params = linear_decode_params {
+                groups: array::from_fn::<_, GROUPS, _>(group),
+                n_groups,
+                m: (self.m - tile * tokens).min(tokens),
+                x: self.x.wrapping_add((tile * self.k_tiles) as usize),
+                k_tiles: self.k_tiles,
+            };
+            // SAFETY: w and x have the tiles that the params say and y has `m` rows of `n` values, as was checked; the kernel is
+            // one of the type, for as many tokens.
+            unsafe { self.gpu.launch(config.entry, [config.grid, 1, 1], &params) }?;
+        }
+        Ok(())
+    }
+}
+
+/// `ys[i] = ws[i] x`. Matrices of a type share launches, by `kernel` if one is given.
+pub(crate) fn linear_tiled(
+    ws: &[&Matrix],
+    x: &mut QuantizedTiles,
+    ys: &mut [&mut Tensor],
+    kernel: Option<Entry>,
+) -> Result<()> {
+    let gpu = x.tiles().gpu().clone();
     let _turn = gpu.turn();
-    let [row_tiles, k_tiles] = tiles(n, k);
-    holds("linear", &w.tiles, row_tiles * k_tiles * tile_bytes(w.ty).unwrap_or(0))?;
-    holds("linear", x.tiles(), act_tiles(m, k) * size_of::<tile_act>())?;
-    holds("linear", y, m * n)?;
+    let input = Input::new(x)?;
+    let m = input.m as usize;
     let Properties { sms, smem_per_sm, .. } = *gpu.properties();
-    let x_tiles = x.tiles().as_ptr().cast::<tile_act>();
-    let (n_outputs, k_tiles) = (count("outputs", n)?, count("tiles", k_tiles)?);
-    let many = GemmConfig::pick(w.ty, m, [n, k], sms, smem_per_sm)?;
-    if m > TILE_TOKENS && !many.is_beaten_by_decode(m) {
-        let scratch =
-            x.scratch_mut().ok_or_else(|| Error::unsupported("linear", "activations without scratch"))?;
-        let params = linear_gemm_params {
-            w: w.tiles.as_ptr().cast(),
-            x: x_tiles,
-            y: y.as_mut_ptr(),
-            partial: scratch.partial.as_mut_ptr(),
-            arrived: scratch.arrived.as_mut_ptr(),
-            m: count("tokens", m)?,
-            n: n_outputs,
-            k_tiles,
-        };
-        // SAFETY: w and x have the tiles that the params say and y has `m` rows of `n` values, as was checked; the scratch has
-        // room for the blocks of threads of every configuration.
-        return unsafe { gpu.launch(many.entry, [many.grid, 1, 1], &params) };
+    let (mut few, mut many): (Vec<Vec<Group<'_>>>, _) = (Vec::new(), Vec::new());
+    for (w, y) in ws.iter().zip(ys) {
+        let group = Group::new(&gpu, w, Some(y), m)?;
+        let gemm = || GemmConfig::pick(group.w.ty, m, group.shape, sms, smem_per_sm).ok();
+        let gemm = if m > TILE_TOKENS && kernel.is_none() { gemm() } else { None };
+        match gemm.filter(|config| !config.is_beaten_by_decode(m)) {
+            Some(config) => many.push((group, config)),
+            None => {
+                let of_type = |groups: &&mut Vec<Group<'_>>| {
+                    groups.len() < GROUPS && groups.iter().all(|other| other.w.ty == group.w.ty)
+                };
+                match few.iter_mut().find(of_type) {
+                    Some(groups) => groups.push(group),
+                    None => few.push(vec![group]),
+                }
+            }
+        }
     }
-    let config = Int8Config::pick(w.ty, m.min(TILE_TOKENS), n, sms, smem_per_sm)?;
-    for tile in 0..m.div_ceil(TILE_TOKENS) {
-        let params = linear_int8_params {
-            w: w.tiles.as_prologue_ptr().cast(),
-            x: x_tiles.wrapping_add(tile * k_tiles as usize),
-            y: y.as_mut_ptr().wrapping_add(tile * TILE_TOKENS * n),
-            m: (m - tile * TILE_TOKENS).min(TILE_TOKENS) as u32,
-            n: n_outputs,
-            k_tiles,
-        };
-        // SAFETY: w and x have the tiles that the params say and y has `m` rows of `n` values, as was checked.
-        unsafe { gpu.launch(config.entry, [config.grid, 1, 1], &params) }?;
+    // None runs unless all can.
+    let few =
+        few.into_iter().map(|groups| input.decode(groups, false, kernel)).collect::<Result<Vec<_>>>()?;
+    if !many.is_empty() {
+        let no_scratch = || Error::unsupported("linear", "activations without scratch");
+        let scratch = x.scratch_mut().ok_or_else(no_scratch)?;
+        many.into_iter().try_for_each(|(group, config)| gemm(&input, group, config, scratch))?;
     }
-    Ok(())
+    few.into_iter().try_for_each(|mut decode| input.run(&mut decode))
+}
+
+fn gemm(input: &Input, group: Group<'_>, config: GemmConfig, scratch: &mut GemmScratch) -> Result<()> {
+    let Group { w, shape: [n, _], y } = group;
+    let params = linear_gemm_params {
+        w: w.tiles.as_ptr().cast(),
+        x: input.x,
+        y: y.map_or(ptr::null_mut(), Buffer::as_mut_ptr),
+        partial: scratch.partial.as_mut_ptr(),
+        arrived: scratch.arrived.as_mut_ptr(),
+        m: input.m,
+        n: n as u32,
+        k_tiles: input.k_tiles,
+    };
+    // SAFETY: w and x have the tiles that the params say and y has `m` rows of `n` values, as was checked; the scratch has room
+    // for the blocks of threads of every configuration.
+    unsafe { input.gpu.launch(config.entry, [config.grid, 1, 1], &params) }
+}
+
+/// `y = silu(gate x) * (up x)`. The two have one type and one shape.
+pub(crate) fn swiglu_tiled(
+    gate: &Matrix,
+    up: &Matrix,
+    x: &QuantizedTiles,
+    y: &mut Tensor,
+    kernel: Option<Entry>,
+) -> Result<()> {
+    let gpu = x.tiles().gpu().clone();
+    let _turn = gpu.turn();
+    let input = Input::new(x)?;
+    let m = input.m as usize;
+    let groups = vec![Group::new(&gpu, gate, Some(y), m)?, Group::new(&gpu, up, None, m)?];
+    input.run(&mut input.decode(groups, true, kernel)?)
+}
+
+/// The kernels that could multiply these matrices of one type in one launch, the one that is chosen first.
+pub(crate) fn decode_kernels(ws: &[&Matrix], m: usize, glu: bool) -> Result<Vec<Entry>> {
+    let Some(first) = ws.first() else { return Ok(Vec::new()) };
+    let w = first.tiles()?;
+    let Properties { sms, smem_per_sm, .. } = *w.tiles.gpu().properties();
+    let rows = ws.iter().step_by(1 + usize::from(glu));
+    let row_tiles = rows.map(|w| w.rows().div_ceil(TILE_ROWS)).sum();
+    let problem =
+        DecodeProblem { ty: w.ty, m: m.min(TILE_TOKENS), row_tiles, k_tiles: tiles(0, first.cols())[1], glu };
+    Ok(Int8Config::candidates(problem, sms, smem_per_sm).into_iter().map(|config| config.entry).collect())
 }
 
 fn act_tiles(m: usize, k: usize) -> usize {
     m.div_ceil(TILE_TOKENS) * tiles(0, k)[1]
-}
-
-fn count(what: &str, n: usize) -> Result<u32> {
-    let too_many = |_| Error::unsupported(format!("{n} {what}"), "counts are 31 bits wide");
-    i32::try_from(n).map(|n| n as u32).map_err(too_many)
 }

@@ -150,34 +150,52 @@ const _: () = {
     ["Offset of field: quantize_params::m"][::core::mem::offset_of!(quantize_params, m) - 16usize];
     ["Offset of field: quantize_params::k"][::core::mem::offset_of!(quantize_params, k) - 20usize];
 };
-#[doc = " Linear layer on int8 activations."]
+#[doc = " One matrix of a launch."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct linear_int8_params {
+pub struct linear_group {
     #[doc = " `[n / 16, k_tiles]` tiles, the first rounded up."]
     pub w: *const ::core::ffi::c_void,
-    #[doc = " `[m / 8, k_tiles]`, the first rounded up."]
-    pub x: *const tile_act,
-    #[doc = " `[m, n]`"]
+    #[doc = " `[m, n]`; unused, and may be null, of the second matrix of a pair."]
     pub y: *mut f32,
-    #[doc = " Tokens."]
-    pub m: u32,
     #[doc = " Outputs."]
     pub n: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of linear_group"][::core::mem::size_of::<linear_group>() - 24usize];
+    ["Alignment of linear_group"][::core::mem::align_of::<linear_group>() - 8usize];
+    ["Offset of field: linear_group::w"][::core::mem::offset_of!(linear_group, w) - 0usize];
+    ["Offset of field: linear_group::y"][::core::mem::offset_of!(linear_group, y) - 8usize];
+    ["Offset of field: linear_group::n"][::core::mem::offset_of!(linear_group, n) - 16usize];
+};
+#[doc = " Linear layers of one type on the same int8 activations, for up to 8 tokens."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct linear_decode_params {
+    #[doc = " With SwiGLU pairs of gate and up with the same `n`, of which the first has `y`."]
+    pub groups: [linear_group; 4usize],
+    #[doc = " Those that there are."]
+    pub n_groups: u32,
+    #[doc = " Tokens."]
+    pub m: u32,
+    #[doc = " `[1, k_tiles]`"]
+    pub x: *const tile_act,
     #[doc = " Tiles along a row."]
     pub k_tiles: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of linear_int8_params"][::core::mem::size_of::<linear_int8_params>() - 40usize];
-    ["Alignment of linear_int8_params"][::core::mem::align_of::<linear_int8_params>() - 8usize];
-    ["Offset of field: linear_int8_params::w"][::core::mem::offset_of!(linear_int8_params, w) - 0usize];
-    ["Offset of field: linear_int8_params::x"][::core::mem::offset_of!(linear_int8_params, x) - 8usize];
-    ["Offset of field: linear_int8_params::y"][::core::mem::offset_of!(linear_int8_params, y) - 16usize];
-    ["Offset of field: linear_int8_params::m"][::core::mem::offset_of!(linear_int8_params, m) - 24usize];
-    ["Offset of field: linear_int8_params::n"][::core::mem::offset_of!(linear_int8_params, n) - 28usize];
-    ["Offset of field: linear_int8_params::k_tiles"]
-        [::core::mem::offset_of!(linear_int8_params, k_tiles) - 32usize];
+    ["Size of linear_decode_params"][::core::mem::size_of::<linear_decode_params>() - 120usize];
+    ["Alignment of linear_decode_params"][::core::mem::align_of::<linear_decode_params>() - 8usize];
+    ["Offset of field: linear_decode_params::groups"]
+        [::core::mem::offset_of!(linear_decode_params, groups) - 0usize];
+    ["Offset of field: linear_decode_params::n_groups"]
+        [::core::mem::offset_of!(linear_decode_params, n_groups) - 96usize];
+    ["Offset of field: linear_decode_params::m"][::core::mem::offset_of!(linear_decode_params, m) - 100usize];
+    ["Offset of field: linear_decode_params::x"][::core::mem::offset_of!(linear_decode_params, x) - 104usize];
+    ["Offset of field: linear_decode_params::k_tiles"]
+        [::core::mem::offset_of!(linear_decode_params, k_tiles) - 112usize];
 };
 #[doc = " Linear layer on int8 activations, for many tokens."]
 #[repr(C)]

@@ -239,15 +239,24 @@ void repack(Job &job) {
 }
 
 void linear_decode(Job &job) {
-    linear_int8_params p{};
+    linear_decode_params p{};
     const int elems = job.value("ty");
+    const bool glu = job.value("glu") != 0;
     p.m = job.random.between(1, job.value("tokens"));
-    p.n = job.random.between(1, 50);
     p.k_tiles = job.size(job.value("warps"), 20);
-    p.w = job.bytes_in(std::size_t{p.k_tiles} * round_up(p.n, TILE_ROWS) * (TILE_ROWS * TILE_COLS / elems * job.bytes("ty")));
+    p.n_groups = glu ? 2 : job.random.between(1, LINEAR_GROUPS);
+    int row_tiles = 0;
+    for (std::uint32_t i = 0; i < p.n_groups; ++i) {
+        linear_group &group = p.groups[i];
+        group.n = glu && i == 1 ? p.groups[0].n : job.random.between(1, 50);
+        const std::size_t tiles = round_up(group.n, TILE_ROWS);
+        group.w = job.bytes_in(p.k_tiles * tiles * (TILE_ROWS * TILE_COLS / elems * job.bytes("ty")));
+        if (glu && i == 1) continue;
+        row_tiles += static_cast<int>(tiles);
+        group.y = job.out<float>(std::size_t{p.m} * group.n * sizeof(float));
+    }
     p.x = static_cast<const tile_act *>(job.bytes_in(p.k_tiles * sizeof(tile_act)));
-    p.y = job.out<float>(std::size_t{p.m} * p.n * sizeof(float));
-    job.run(p, job.random.between(1, round_up(p.n, TILE_ROWS)));
+    job.run(p, job.random.between(1, row_tiles));
 }
 
 void linear_gemm(Job &job) {

@@ -5,7 +5,6 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::kernels::{self, Entry};
 use crate::quant::GgmlType;
-use crate::quant::tiles::TILE_ROWS;
 
 /// Up to this many tokens, dot products win over tiles: tiles are 64 tokens wide, full or not, and dot products of 8 tokens
 /// at a time use the FMA units about half as well.
@@ -71,38 +70,74 @@ fn instance(ty: GgmlType, m: usize) -> Option<(Entry, u32, u32)> {
     tile.map(|i| (i.entry, i.rows, i.tokens))
 }
 
-/// A launch of an integer linear for up to 8 tokens.
+/// Integer linears of one launch for up to 8 tokens: matrices of one type in tiles, on one input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecodeProblem {
+    /// Type of the weights.
+    pub ty: GgmlType,
+    /// Tokens.
+    pub m: usize,
+    /// Tiles along the outputs, of all matrices; of gate and up those of one.
+    pub row_tiles: usize,
+    /// Tiles along the inputs.
+    pub k_tiles: usize,
+    /// Gate and up, multiplied.
+    pub glu: bool,
+}
+
+/// A launch of integer linears for up to 8 tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Int8Config {
     /// The kernel.
     pub entry: Entry,
-    /// Blocks of threads.
+    /// Blocks of threads, all of them there from the beginning: they go on to further rows, for which they copy ahead.
     pub grid: u32,
 }
 
 impl Int8Config {
-    /// For a matrix of `n` rows in tiles and `m` tokens, on a GPU with `sms` SMs that have `smem_per_sm` bytes of shared memory.
+    /// For a GPU with `sms` SMs that have `smem_per_sm` bytes of shared memory.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there is no kernel for the type.
-    pub fn pick(ty: GgmlType, m: usize, n: usize, sms: u32, smem_per_sm: u32) -> Result<Self> {
-        let row_tiles = u32::try_from(n.div_ceil(TILE_ROWS)).unwrap_or(u32::MAX);
-        let of_type =
-            kernels::linear_decode::INSTANCES.iter().filter(|i| i.ty == ty && m <= i.tokens as usize);
-        // All blocks of threads are there from the beginning and go on to further rows, for which they copy ahead.
-        let configs = of_type.map(|i| {
+    pub fn pick(problem: DecodeProblem, sms: u32, smem_per_sm: u32) -> Result<Self> {
+        let best = Self::costs(problem, sms, smem_per_sm).min_by(|(a, _), (b, _)| a.total_cmp(b));
+        let none =
+            || Error::unsupported(format!("integer linear of {}", problem.ty), "no kernel was built for it");
+        best.map(|(_, config)| config).ok_or_else(none)
+    }
+
+    /// All that could be picked, the best first.
+    pub fn candidates(problem: DecodeProblem, sms: u32, smem_per_sm: u32) -> Vec<Self> {
+        let mut all: Vec<_> = Self::costs(problem, sms, smem_per_sm).collect();
+        all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        all.into_iter().map(|(_, config)| config).collect()
+    }
+
+    /// With this kernel.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if it is for other problems.
+    pub fn of(entry: Entry, problem: DecodeProblem, sms: u32, smem_per_sm: u32) -> Result<Self> {
+        let found = Self::costs(problem, sms, smem_per_sm).find(|(_, config)| config.entry == entry);
+        let none = || Error::unsupported(format!("{entry} for {problem:?}"), "it multiplies something else");
+        found.map(|(_, config)| config).ok_or_else(none)
+    }
+
+    fn costs(problem: DecodeProblem, sms: u32, smem_per_sm: u32) -> impl Iterator<Item = (f64, Self)> {
+        let DecodeProblem { ty, m, row_tiles, glu, .. } = problem;
+        let all = kernels::linear_decode::INSTANCES.iter();
+        let suitable = all.filter(move |i| i.ty == ty && m <= i.tokens as usize && i.glu == u32::from(glu));
+        let row_tiles = u32::try_from(row_tiles).unwrap_or(u32::MAX);
+        suitable.map(move |i| {
             let by_smem = smem_per_sm / (i.entry.smem_bytes() + SMEM_OF_BLOCK);
             let resident = sms.max(1) * i.blocks.min(by_smem).max(1);
             let rounds = f64::from(row_tiles.div_ceil(resident));
-            let busy = f64::from(row_tiles) / (rounds * f64::from(resident));
+            let busy = f64::from(row_tiles) / (rounds * f64::from(resident)).max(1.0);
             let speed = busy
                 * if i.blocks <= 2 { 1.0 } else { THREE_BLOCKS }
                 * if i.tokens == 1 { ONE_TOKEN } else { 1.0 };
-            (speed, Int8Config { entry: i.entry, grid: row_tiles.min(resident) })
-        });
-        let best = configs.max_by(|(a, _), (b, _)| a.total_cmp(b));
-        let none = || Error::unsupported(format!("integer linear of {ty}"), "no kernel was built for it");
-        best.map(|(_, config)| config).ok_or_else(none)
+            (-speed, Int8Config { entry: i.entry, grid: row_tiles.min(resident) })
+        })
     }
 }
 
@@ -215,13 +250,18 @@ mod tests {
 
     #[test]
     fn integer_linears_fill_the_gpu() {
-        let pick = |m, n| Int8Config::pick(GgmlType::Q4_K, m, n, 132, 228 << 10).unwrap();
+        let problem =
+            |ty, m, n: usize| DecodeProblem { ty, m, row_tiles: n.div_ceil(16), k_tiles: 24, glu: false };
+        let pick = |m, n| Int8Config::pick(problem(GgmlType::Q4_K, m, n), 132, 228 << 10).unwrap();
         let names = [(1, 24576), (8, 24576), (8, 6144), (8, 100)].map(|(m, n)| pick(m, n).entry.name());
-        let two = "linear_decode_q4_k_t8_s3_b2_w8";
-        assert_eq!(names, ["linear_decode_q4_k_t1_s3_b2_w8", two, "linear_decode_q4_k_t8_s2_b3_w8", two]);
+        let two = "linear_decode_q4_k_t8_g0_s3_b2_w8";
+        assert_eq!(
+            names,
+            ["linear_decode_q4_k_t1_g0_s3_b2_w8", two, "linear_decode_q4_k_t8_g0_s2_b3_w8", two]
+        );
         assert_eq!([pick(1, 24576).grid, pick(8, 6144).grid, pick(8, 100).grid], [264, 384, 7]);
-        assert!(Int8Config::pick(GgmlType::Q4_K, 9, 64, 132, 228 << 10).is_err());
-        assert!(Int8Config::pick(GgmlType::Q3_K, 1, 64, 132, 228 << 10).is_err());
+        assert!(Int8Config::pick(problem(GgmlType::Q4_K, 9, 64), 132, 228 << 10).is_err());
+        assert!(Int8Config::pick(problem(GgmlType::Q3_K, 1, 64), 132, 228 << 10).is_err());
     }
 
     #[test]

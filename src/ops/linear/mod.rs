@@ -5,6 +5,7 @@ pub mod reference;
 
 use super::expect;
 use crate::error::{Error, Result};
+use crate::kernels::Entry;
 use crate::tensor::{Device, Heads, Matrix, Precision, QuantizedTiles, Tensor};
 use crate::{cpu, cuda};
 
@@ -41,7 +42,7 @@ pub fn linear_many(ws: &[&Matrix], x: &Tensor, ys: &mut [&mut Tensor], precision
     }
 }
 
-/// Rounds rows to int8 tiles, the input of [`linear_int8`]. `x` and `q` are `[m, k]`.
+/// Rounds rows to int8 tiles, the input of [`linear_tiled`]. `x` and `q` are `[m, k]`.
 ///
 /// # Errors
 /// [`Error::Shape`] if they do not fit or `k` is no multiple of 32; those of a launch.
@@ -54,19 +55,86 @@ pub fn quantize(x: &Tensor, q: &mut QuantizedTiles) -> Result<()> {
     cuda::linear_int8::quantize(x, q)
 }
 
-/// [`linear`] with [`Precision::Fast`], of a matrix in tiles ([`Matrix::for_fast_linear`]) on activations that were rounded
-/// before, by [`quantize`]: once for all the matrices that take them.
+/// [`linear_many`] with [`Precision::Fast`], of matrices in tiles ([`Matrix::for_fast_linear`]) on activations that were rounded
+/// before, by [`quantize`]. Up to four matrices of a type are one launch.
 ///
 /// # Errors
-/// [`Error::Shape`] if they do not fit, [`Error::Unsupported`] for a matrix that is not in tiles; those of a launch.
-pub fn linear_int8(w: &Matrix, x: &mut QuantizedTiles, y: &mut Tensor) -> Result<()> {
-    const OP: &str = "linear_int8";
-    let [m, k] = x.shape();
-    if w.slabs() != 1 || w.cols() != k {
-        return Err(Error::shape(OP, format!("a matrix [1, n, {k}]"), format!("{:?}", w.shape())));
+/// [`Error::Shape`] if they do not fit, [`Error::Unsupported`] for a matrix that is not in tiles; nothing is written then. Those
+/// of a launch.
+pub fn linear_tiled(ws: &[&Matrix], x: &mut QuantizedTiles, ys: &mut [&mut Tensor]) -> Result<()> {
+    linear_tiled_by(None, ws, x, ys)
+}
+
+/// [`linear_tiled`] by a kernel of [`decode_kernels`], 8 tokens at a time, in place of the one that is chosen: for benches and
+/// tests.
+///
+/// # Errors
+/// As [`linear_tiled`]; [`Error::Unsupported`] if the kernel does not suit all of the matrices.
+pub fn linear_tiled_by(
+    kernel: Option<Entry>,
+    ws: &[&Matrix],
+    x: &mut QuantizedTiles,
+    ys: &mut [&mut Tensor],
+) -> Result<()> {
+    const OP: &str = "linear_tiled";
+    if ws.len() != ys.len() {
+        return Err(Error::shape(OP, format!("{} outputs", ws.len()), ys.len()));
     }
-    expect(OP, "y", y, m, w.rows())?;
-    cuda::linear_int8::linear_int8(w, x, y)
+    for (w, y) in ws.iter().zip(ys.iter()) {
+        expect_tiled(OP, w, x)?;
+        expect(OP, "y", y, x.shape()[0], w.rows())?;
+    }
+    cuda::linear_int8::linear_tiled(ws, x, ys, kernel)
+}
+
+/// `y[t][j] = silu((gate x)[t][j]) * (up x)[t][j]`, the first half of a SwiGLU layer, in one launch. The matrices are of one type
+/// and shape, and as [`linear_tiled`] takes them; the sums are those that it computes, and silu is in f32.
+///
+/// # Errors
+/// As [`linear_tiled`]; [`Error::Unsupported`] for two types.
+pub fn swiglu_tiled(gate: &Matrix, up: &Matrix, x: &mut QuantizedTiles, y: &mut Tensor) -> Result<()> {
+    swiglu_tiled_by(None, gate, up, x, y)
+}
+
+/// [`swiglu_tiled`] by a kernel of [`decode_kernels`], as [`linear_tiled_by`].
+///
+/// # Errors
+/// As [`linear_tiled_by`].
+pub fn swiglu_tiled_by(
+    kernel: Option<Entry>,
+    gate: &Matrix,
+    up: &Matrix,
+    x: &mut QuantizedTiles,
+    y: &mut Tensor,
+) -> Result<()> {
+    const OP: &str = "swiglu_tiled";
+    expect_tiled(OP, gate, x)?;
+    if up.shape() != gate.shape() {
+        return Err(Error::shape(OP, format!("up {:?}", gate.shape()), format!("{:?}", up.shape())));
+    }
+    let [gate_ty, up_ty] = [gate.tiles()?.ty, up.tiles()?.ty];
+    if gate_ty != up_ty {
+        return Err(Error::unsupported(format!("gate {gate_ty} and up {up_ty}"), "both must be of one type"));
+    }
+    expect(OP, "y", y, x.shape()[0], gate.rows())?;
+    cuda::linear_int8::swiglu_tiled(gate, up, x, y, kernel)
+}
+
+/// The kernels that can multiply matrices in tiles, all of one type, in one launch of up to 8 of `m` tokens: first the one that
+/// [`linear_tiled`] chooses, or [`swiglu_tiled`] if `glu`, of gate and up.
+///
+/// # Errors
+/// [`Error::Unsupported`] for a matrix that is not in tiles.
+pub fn decode_kernels(ws: &[&Matrix], m: usize, glu: bool) -> Result<Vec<Entry>> {
+    cuda::linear_int8::decode_kernels(ws, m, glu)
+}
+
+fn expect_tiled(op: &'static str, w: &Matrix, x: &QuantizedTiles) -> Result<()> {
+    let [_, k] = x.shape();
+    match w.slabs() == 1 && w.cols() == k {
+        true => Ok(()),
+        false => Err(Error::shape(op, format!("a matrix [1, n, {k}]"), format!("{:?}", w.shape()))),
+    }
 }
 
 /// One matrix per head: `y[t][head h] = W[h] x[t][head h]`. `w` is `[heads, n, k]`; the head parts of `x` are `k` wide,
