@@ -15,6 +15,7 @@ mod data;
 mod dequantize;
 mod embedding;
 mod linear;
+mod linear_decode_variants;
 mod linear_int8;
 mod norm;
 mod report;
@@ -137,6 +138,7 @@ fn main() {
     dequantize::benches(&bench, c);
     linear::benches(&bench, c);
     linear_int8::benches(&bench, c);
+    linear_decode_variants::benches(&bench, c);
     c.final_summary();
     if bench.measured && !bench.report.finish() {
         eprintln!("no row has `{}` in its name", bench.filter);

@@ -60,6 +60,8 @@ typedef struct { uint32_t qs[4][32][4]; tile_head_k4 heads[16]; } tile_q4_K;
 typedef struct { uint32_t qs[4][32][4]; uint32_t qh[4][32]; tile_head_k4 heads[16]; } tile_q5_K;
 /** The upper two bits: of byte e of register r, bits 8 e + 2 r of `qh[i][lane][s]`, s for the nibble. */
 typedef struct { uint32_t qs[4][32][4]; uint32_t qh[4][32][2]; int8_t scales[16][16]; uint16_t d[16]; } tile_q6_K;
+/** Nibbles and fifth bits as those of Q5_K. */
+typedef struct { uint32_t qs[4][32][4]; uint32_t qh[4][32]; uint16_t d[16][8]; } tile_q5_0;
 /** Columns 32 j and on in `qs[j]`. */
 typedef struct { uint32_t qs[8][32][4]; uint16_t d[16][8]; } tile_q8_0;
 

@@ -8,7 +8,7 @@ use super::{Buffer, Gpu};
 use crate::error::{Error, Result};
 use crate::kernels::{self, Entry};
 use crate::ops::linear::config::{DecodeProblem, GemmConfig, Int8Config};
-use crate::quant::tiles::{TILE_ROWS, tile_bytes, tiles};
+use crate::quant::tiles::{TILE_ROWS, supported, tile_bytes, tiles};
 use crate::quant::{self, Weight};
 use crate::sys::{
     linear_decode_params, linear_gemm_params, linear_group, quantize_params, repack_params, tile_act,
@@ -18,9 +18,7 @@ use crate::tensor::{DeviceTiles, GemmScratch, Matrix, QuantizedTiles, TILE_TOKEN
 /// A weight as tiles. Its blocks are on the device, too, until the work is done.
 pub(crate) fn repack(gpu: &Gpu, weight: &Weight) -> Result<DeviceTiles> {
     let (ty, [slabs, n, k]) = (weight.ty(), weight.shape());
-    let bytes = tile_bytes(ty).ok_or_else(|| {
-        Error::unsupported(format!("{ty} as tiles"), format!("only {:?} have them", quant::tiles::TYPES))
-    })?;
+    let bytes = supported(ty)?;
     let entry = kernels::repack::INSTANCES.iter().find(|i| i.ty == ty);
     let entry =
         entry.ok_or_else(|| Error::unsupported(format!("repack of {ty}"), "no kernel was built for it"))?;

@@ -35,7 +35,7 @@ pub(crate) use linear_int8_properties;
 fn type_and_cols() -> impl Strategy<Value = (GgmlType, usize)> {
     let k_tiles = prop_oneof![3 => 1usize..5, 1 => prop::sample::select(vec![8usize, 9, 17, 24])];
     (prop::sample::select(tiles::TYPES.to_vec()), k_tiles, 0usize..8).prop_map(|(ty, k_tiles, less)| {
-        let less = if ty == GgmlType::Q8_0 { 32 * less } else { 0 };
+        let less = if ty.block_elems() == 32 { 32 * less } else { 0 };
         (ty, 256 * k_tiles - less)
     })
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::kernels::{self, Entry};
 use crate::quant::GgmlType;
+use crate::quant::tiles::tile_bytes;
 
 /// Up to this many tokens, dot products win over tiles: tiles are 64 tokens wide, full or not, and dot products of 8 tokens
 /// at a time use the FMA units about half as well.
@@ -100,7 +101,7 @@ impl Int8Config {
     /// # Errors
     /// [`Error::Unsupported`] if there is no kernel for the type.
     pub fn pick(problem: DecodeProblem, sms: u32, smem_per_sm: u32) -> Result<Self> {
-        let best = Self::costs(problem, sms, smem_per_sm).min_by(|(a, _), (b, _)| a.total_cmp(b));
+        let best = Self::times(problem, sms, smem_per_sm).min_by(|(a, _), (b, _)| a.total_cmp(b));
         let none =
             || Error::unsupported(format!("integer linear of {}", problem.ty), "no kernel was built for it");
         best.map(|(_, config)| config).ok_or_else(none)
@@ -108,7 +109,7 @@ impl Int8Config {
 
     /// All that could be picked, the best first.
     pub fn candidates(problem: DecodeProblem, sms: u32, smem_per_sm: u32) -> Vec<Self> {
-        let mut all: Vec<_> = Self::costs(problem, sms, smem_per_sm).collect();
+        let mut all: Vec<_> = Self::times(problem, sms, smem_per_sm).collect();
         all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         all.into_iter().map(|(_, config)| config).collect()
     }
@@ -118,27 +119,51 @@ impl Int8Config {
     /// # Errors
     /// [`Error::Unsupported`] if it is for other problems.
     pub fn of(entry: Entry, problem: DecodeProblem, sms: u32, smem_per_sm: u32) -> Result<Self> {
-        let found = Self::costs(problem, sms, smem_per_sm).find(|(_, config)| config.entry == entry);
+        let found = Self::times(problem, sms, smem_per_sm).find(|(_, config)| config.entry == entry);
         let none = || Error::unsupported(format!("{entry} for {problem:?}"), "it multiplies something else");
         found.map(|(_, config)| config).ok_or_else(none)
     }
 
-    fn costs(problem: DecodeProblem, sms: u32, smem_per_sm: u32) -> impl Iterator<Item = (f64, Self)> {
+    fn times(problem: DecodeProblem, sms: u32, smem_per_sm: u32) -> impl Iterator<Item = (f64, Self)> {
         let DecodeProblem { ty, m, row_tiles, glu, .. } = problem;
         let all = kernels::linear_decode::INSTANCES.iter();
         let suitable = all.filter(move |i| i.ty == ty && m <= i.tokens as usize && i.glu == u32::from(glu));
-        let row_tiles = u32::try_from(row_tiles).unwrap_or(u32::MAX);
+        let (row_tiles, sms) = (u32::try_from(row_tiles).unwrap_or(u32::MAX), sms.max(1));
         suitable.map(move |i| {
             let by_smem = smem_per_sm / (i.entry.smem_bytes() + SMEM_OF_BLOCK);
-            let resident = sms.max(1) * i.blocks.min(by_smem).max(1);
-            let rounds = f64::from(row_tiles.div_ceil(resident));
-            let busy = f64::from(row_tiles) / (rounds * f64::from(resident)).max(1.0);
-            let speed = busy
-                * if i.blocks <= 2 { 1.0 } else { THREE_BLOCKS }
-                * if i.tokens == 1 { ONE_TOKEN } else { 1.0 };
-            (-speed, Int8Config { entry: i.entry, grid: row_tiles.min(resident) })
+            let grid = row_tiles.min(sms * i.blocks.min(by_smem).max(1));
+            (decode_time(i, problem, grid.max(1), sms), Int8Config { entry: i.entry, grid })
         })
     }
+}
+
+/// Nanoseconds of a launch with a block of threads for each `grid`-th row tile, on `sms` SMs: an estimate, of which the order
+/// counts.
+///
+/// Either memory is busy or the warps are, each with its tiles in a chain; what was last on its way is computed behind that, and
+/// sums meet once a row tile, while other blocks on the SM go on. So few long row tiles want many warps, and many row tiles want
+/// what keeps memory busy: deep rings, and several blocks on an SM. SMs with more row tiles than others get some of the bandwidth
+/// that those leave.
+fn decode_time(i: &kernels::linear_decode::Instance, problem: DecodeProblem, grid: u32, sms: u32) -> f64 {
+    let parts = 1 + usize::from(problem.glu);
+    let row_tiles = problem.row_tiles as f64;
+    let (rounds, on_sm) = ((row_tiles / f64::from(grid)).ceil(), f64::from(grid.div_ceil(sms)));
+    let stages = f64::from(i.stages);
+
+    let tile_bytes = tile_bytes(problem.ty).unwrap_or(0) as f64;
+    let row_tile = (parts * problem.k_tiles) as f64 * tile_bytes / SM_BYTES_PER_NS;
+    let mean = row_tiles / f64::from(sms);
+    let memory = row_tile * (mean + IMBALANCE * (rounds * on_sm - mean));
+
+    // Copies begin when the tile before them in the ring has been read.
+    let of_warp = (parts * problem.k_tiles.div_ceil(i.warps as usize)) as f64;
+    let at_once = of_warp.min(stages);
+    let chain = rounds * of_warp * WARP_TILE.max((LATENCY + WARP_TILE) / stages);
+
+    let time = memory.max(chain) + at_once * WARP_TILE + rounds * MEETING / on_sm;
+    let registers = if i.blocks * i.warps > 16 { FEW_REGISTERS } else { 1.0 };
+    let tokens = if i.tokens > 1 { EIGHT_TOKENS } else { 1.0 };
+    time * registers * tokens
 }
 
 /// A launch of an integer linear for more than 8 tokens.
@@ -194,11 +219,28 @@ impl GemmConfig {
 /// Shared memory that the system takes for each block of threads.
 const SMEM_OF_BLOCK: u32 = 1024;
 
-/// Rate of three blocks of threads on an SM with two thirds of the registers each, against two; H200.
-const THREE_BLOCKS: f64 = 0.9;
+// Constants of `decode_time`, for an H200. Those marked are estimates that agree with what 8 warps a block take; still to be measured.
 
-/// Rate of the kernels that compute one token of a tile, against those that compute all; H200.
-const ONE_TOKEN: f64 = 1.1;
+/// Of memory, for an SM: 4.4 TB/s for 132.
+const SM_BYTES_PER_NS: f64 = 33.0;
+
+/// How much of a work that only some SMs have counts. To be measured.
+const IMBALANCE: f64 = 0.2;
+
+/// A warp's time for a tile that is there. To be measured.
+const WARP_TILE: f64 = 350.0;
+
+/// From a copy to its tile. To be measured.
+const LATENCY: f64 = 700.0;
+
+/// From the last sums of the warps to the first ones of the next row tile. To be measured.
+const MEETING: f64 = 500.0;
+
+/// More than 16 warps on an SM have less than 128 registers a thread, and load less ahead; three blocks of 8, H200.
+const FEW_REGISTERS: f64 = 1.0 / 0.9;
+
+/// Time of the kernels that compute all tokens of a tile, against those that compute one; H200.
+const EIGHT_TOKENS: f64 = 1.1;
 
 impl fmt::Display for LinearConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -248,20 +290,53 @@ mod tests {
         assert!(matches!(LinearConfig::pick(many), Err(Error::Capacity { .. })));
     }
 
+    const H200: (u32, u32) = (132, 228 << 10);
+    const RTX_PRO_6000: (u32, u32) = (188, 100 << 10);
+
+    fn decode(ty: GgmlType, m: usize, [n, k]: [usize; 2]) -> DecodeProblem {
+        DecodeProblem { ty, m, row_tiles: n.div_ceil(16), k_tiles: k.div_ceil(256), glu: false }
+    }
+
     #[test]
     fn integer_linears_fill_the_gpu() {
-        let problem =
-            |ty, m, n: usize| DecodeProblem { ty, m, row_tiles: n.div_ceil(16), k_tiles: 24, glu: false };
-        let pick = |m, n| Int8Config::pick(problem(GgmlType::Q4_K, m, n), 132, 228 << 10).unwrap();
-        let names = [(1, 24576), (8, 24576), (8, 6144), (8, 100)].map(|(m, n)| pick(m, n).entry.name());
-        let two = "linear_decode_q4_k_t8_g0_s3_b2_w8";
-        assert_eq!(
-            names,
-            ["linear_decode_q4_k_t1_g0_s3_b2_w8", two, "linear_decode_q4_k_t8_g0_s2_b3_w8", two]
-        );
-        assert_eq!([pick(1, 24576).grid, pick(8, 6144).grid, pick(8, 100).grid], [264, 384, 7]);
-        assert!(Int8Config::pick(problem(GgmlType::Q4_K, 9, 64), 132, 228 << 10).is_err());
-        assert!(Int8Config::pick(problem(GgmlType::Q3_K, 1, 64), 132, 228 << 10).is_err());
+        let pick = |m, shape| Int8Config::pick(decode(GgmlType::Q4_K, m, shape), H200.0, H200.1).unwrap();
+        let many = [pick(1, [24576, 6144]), pick(8, [24576, 6144])];
+        let names = many.map(|config| config.entry.name());
+        assert_eq!(names, ["linear_decode_q4_k_t1_g0_s3_b2_w8", "linear_decode_q4_k_t8_g0_s3_b2_w8"]);
+        assert_eq!(many.map(|config| config.grid), [264; 2]);
+        // Few rows: more warps for each, where each still has a tile.
+        let warps = |m, shape| pick(m, shape).entry.threads() / 32;
+        assert!(warps(1, [2048, 6144]) > 8 && warps(8, [2048, 6144]) > 8 && warps(8, [100, 6144]) > 8);
+        assert_eq!([warps(1, [2048, 2048]), pick(8, [2048, 2048]).grid], [8, 128]);
+        assert_eq!(pick(8, [100, 6144]).grid, 7);
+        for problem in [decode(GgmlType::Q4_K, 9, [64, 256]), decode(GgmlType::Q3_K, 1, [64, 256])] {
+            assert!(Int8Config::pick(problem, H200.0, H200.1).is_err());
+            assert!(Int8Config::candidates(problem, H200.0, H200.1).is_empty());
+        }
+    }
+
+    #[test]
+    fn the_fastest_candidate_is_picked() {
+        for (sms, smem) in [H200, RTX_PRO_6000, (1, 0)] {
+            for ty in crate::quant::tiles::TYPES {
+                for (m, glu) in [(1, false), (1, true), (8, false), (8, true)] {
+                    for (n, k) in [(0, 256), (16, 256), (2048, 6144), (24576, 6144), (154_880, 6144)] {
+                        let problem = DecodeProblem { glu, ..decode(ty, m, [n, k]) };
+                        let all = Int8Config::candidates(problem, sms, smem);
+                        assert_eq!(all[0], Int8Config::pick(problem, sms, smem).unwrap());
+                        for config in &all {
+                            let found = Int8Config::of(config.entry, problem, sms, smem);
+                            assert_eq!(*config, found.unwrap());
+                            assert!(config.grid as usize <= n.div_ceil(16));
+                        }
+                    }
+                }
+            }
+        }
+        let swiglu = DecodeProblem { glu: true, ..decode(GgmlType::Q4_K, 1, [16, 256]) };
+        let entry = Int8Config::pick(swiglu, 1, 0).unwrap().entry;
+        let refused = Int8Config::of(entry, decode(GgmlType::Q4_K, 1, [16, 256]), 1, 0);
+        assert!(matches!(refused, Err(Error::Unsupported { .. })));
     }
 
     #[test]
