@@ -131,20 +131,27 @@ impl Int8Config {
         let (row_tiles, sms) = (u32::try_from(row_tiles).unwrap_or(u32::MAX), sms.max(1));
         suitable.map(move |i| {
             let by_smem = smem_per_sm / (i.entry.smem_bytes() + SMEM_OF_BLOCK);
-            let grid = row_tiles.min(sms * i.blocks.min(by_smem).max(1));
-            (decode_time(i, problem, grid.max(1), sms), Int8Config { entry: i.entry, grid })
+            let places = sms * i.blocks.min(by_smem).max(1);
+            let grid = row_tiles.min(places);
+            (decode_time(i, problem, grid.max(1), sms, places), Int8Config { entry: i.entry, grid })
         })
     }
 }
 
-/// Nanoseconds of a launch with a block of threads for each `grid`-th row tile, on `sms` SMs: an estimate, of which the order
-/// counts.
+/// Nanoseconds of a launch with a block of threads for each `grid`-th row tile, on `sms` SMs with places for `places` of them: an
+/// estimate, of which the order counts.
 ///
 /// Either memory is busy or the warps are, each with its tiles in a chain; what was last on its way is computed behind that, and
 /// sums meet once a row tile, while other blocks on the SM go on. So few long row tiles want many warps, and many row tiles want
 /// what keeps memory busy: deep rings, and several blocks on an SM. SMs with more row tiles than others get some of the bandwidth
-/// that those leave.
-fn decode_time(i: &kernels::linear_decode::Instance, problem: DecodeProblem, grid: u32, sms: u32) -> f64 {
+/// that those leave. Without a free place on the SMs the next kernel has none of its weights on the way when this one ends.
+fn decode_time(
+    i: &kernels::linear_decode::Instance,
+    problem: DecodeProblem,
+    grid: u32,
+    sms: u32,
+    places: u32,
+) -> f64 {
     let parts = 1 + usize::from(problem.glu);
     let row_tiles = problem.row_tiles as f64;
     let (rounds, on_sm) = ((row_tiles / f64::from(grid)).ceil(), f64::from(grid.div_ceil(sms)));
@@ -160,10 +167,11 @@ fn decode_time(i: &kernels::linear_decode::Instance, problem: DecodeProblem, gri
     let at_once = of_warp.min(stages);
     let chain = rounds * of_warp * WARP_TILE.max((LATENCY + WARP_TILE) / stages);
 
-    let time = memory.max(chain) + at_once * WARP_TILE + rounds * MEETING / on_sm;
+    let next = if grid.div_ceil(sms) * sms < places { 0.0 } else { LATENCY };
+
     let registers = if i.blocks * i.warps > 16 { FEW_REGISTERS } else { 1.0 };
     let tokens = if i.tokens > 1 { EIGHT_TOKENS } else { 1.0 };
-    time * registers * tokens
+    (memory.max(chain) + at_once * WARP_TILE) * registers * tokens + rounds * MEETING / on_sm + next
 }
 
 /// A launch of an integer linear for more than 8 tokens.
@@ -304,10 +312,10 @@ mod tests {
         let names = many.map(|config| config.entry.name());
         assert_eq!(names, ["linear_decode_q4_k_t1_g0_s3_b2_w8", "linear_decode_q4_k_t8_g0_s3_b2_w8"]);
         assert_eq!(many.map(|config| config.grid), [264; 2]);
-        // Few rows: more warps for each, where each still has a tile.
-        let warps = |m, shape| pick(m, shape).entry.threads() / 32;
-        assert!(warps(1, [2048, 6144]) > 8 && warps(8, [2048, 6144]) > 8 && warps(8, [100, 6144]) > 8);
-        assert_eq!([warps(1, [2048, 2048]), pick(8, [2048, 2048]).grid], [8, 128]);
+        // Few rows: more warps for each, where each has a tile.
+        let few = [pick(8, [2048, 6144]), pick(8, [2048, 2048])];
+        assert_eq!(few.map(|config| config.entry.threads() / 32), [12, 8]);
+        assert_eq!(few.map(|config| config.grid), [128; 2]);
         assert_eq!(pick(8, [100, 6144]).grid, 7);
         for problem in [decode(GgmlType::Q4_K, 9, [64, 256]), decode(GgmlType::Q3_K, 1, [64, 256])] {
             assert!(Int8Config::pick(problem, H200.0, H200.1).is_err());
