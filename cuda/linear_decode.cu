@@ -95,6 +95,11 @@ __device__ __forceinline__ void linear_decode(const linear_decode_params &p) {
     for (int s = 0; s < kStages; ++s) copy(s);
     griddep_launch_dependents();
     griddep_wait();
+    // Activations of a tile are read by one warp of a block: without this the first time each would wait for L2, one after the other.
+#pragma unroll 1
+    for (int i = 0; i < mine; ++i)
+        if (lane < static_cast<int>((sizeof(tile_act) + 127) / 128))
+            prefetch_l1(reinterpret_cast<const unsigned char *>(&p.x[warp + i * kWarps]) + lane * 128);
 
     int reading = 0;
     for (; rows.there(); rows.skip(static_cast<int>(gridDim.x))) {

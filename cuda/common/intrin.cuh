@@ -74,6 +74,9 @@ template <class V> INTRIN V vector_at(const void *p) {
     return v;
 }
 
+// Brings the line that `p` lies in to L1; nothing waits for it.
+INTRIN void prefetch_l1(const void *p) { PTX_OR_TWIN(asm volatile("prefetch.global.L1 [%0];" : : "l"(p)), (void)p); }
+
 // Conversions -------------------------------------------------------------------------------------
 
 INTRIN float bf16_to_f32(uint16_t bits) { return bf16_to_f32_soft(bits); } // a shift on both sides
