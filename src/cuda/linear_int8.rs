@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::kernels::{self, Entry};
 use crate::ops::linear::config::{DecodeProblem, GemmConfig, Int8Config};
 use crate::quant::tiles::{TILE_ROWS, supported, tile_bytes, tiles};
-use crate::quant::{self, Weight};
+use crate::quant::{GgmlType, Weight};
 use crate::sys::{
     linear_decode_params, linear_gemm_params, linear_group, quantize_params, repack_params, tile_act,
 };
@@ -64,7 +64,7 @@ const GROUPS: usize = 4;
 /// A matrix whose sizes were checked, and its outputs. Of gate and up the first one has them.
 struct Group<'a> {
     w: &'a DeviceTiles,
-    shape: [usize; 2],
+    n: u32,
     y: Option<&'a mut Buffer<f32>>,
 }
 
@@ -79,70 +79,68 @@ impl<'a> Group<'a> {
             gpu.with(y)?;
             holds("linear", y, m * n)?;
         }
-        count("outputs", n)?;
-        Ok(Group { w, shape: [n, k], y })
+        Ok(Group { w, n: count("outputs", n)?, y })
     }
 }
 
-/// Matrices of one type on one input, for 8 tokens at a time.
-struct Decode<'a> {
-    groups: Vec<Group<'a>>,
-    config: Int8Config,
+/// Matrices of type `ty`, of whose rows the numbers are `rows`, on `x` for 8 tokens at a time; of gate and up the first counts.
+fn problem(ty: GgmlType, rows: impl Iterator<Item = usize>, [m, k]: [usize; 2], glu: bool) -> DecodeProblem {
+    let rows = rows.step_by(1 + usize::from(glu));
+    DecodeProblem {
+        ty,
+        m: m.min(TILE_TOKENS),
+        row_tiles: rows.map(|n| n.div_ceil(TILE_ROWS)).sum(),
+        k_tiles: tiles(0, k)[1],
+        glu,
+    }
 }
 
 /// Input of integer linears, checked.
 struct Input {
     gpu: Gpu,
     x: *const tile_act,
+    shape: [usize; 2],
     m: u32,
     k_tiles: u32,
 }
 
 impl Input {
     fn new(x: &QuantizedTiles) -> Result<Self> {
-        let ([m, k], x) = (x.shape(), x.tiles());
+        let (shape @ [m, k], x) = (x.shape(), x.tiles());
         holds("linear", x, act_tiles(m, k) * size_of::<tile_act>())?;
         let [_, k_tiles] = tiles(0, k);
         let (m, k_tiles) = (count("tokens", m)?, count("tiles", k_tiles)?);
-        Ok(Input { gpu: x.gpu().clone(), x: x.as_ptr().cast(), m, k_tiles })
+        Ok(Input { gpu: x.gpu().clone(), x: x.as_ptr().cast(), shape, m, k_tiles })
     }
 
     /// `kernel` if it suits the matrices, or the one that does best.
-    fn decode<'a>(&self, groups: Vec<Group<'a>>, glu: bool, kernel: Option<Entry>) -> Result<Decode<'a>> {
-        let rows = groups.iter().step_by(1 + usize::from(glu));
-        let problem = DecodeProblem {
-            ty: groups.first().map_or(quant::GgmlType::F32, |group| group.w.ty),
-            m: (self.m as usize).min(TILE_TOKENS),
-            row_tiles: rows.map(|group| group.shape[0].div_ceil(TILE_ROWS)).sum(),
-            k_tiles: self.k_tiles as usize,
-            glu,
-        };
+    fn decode(&self, groups: &[Group<'_>], glu: bool, kernel: Option<Entry>) -> Result<Int8Config> {
+        let Some(first) = groups.first() else { return Err(Error::shape("linear", "matrices", "none")) };
+        let problem = problem(first.w.ty, groups.iter().map(|group| group.n as usize), self.shape, glu);
         let Properties { sms, smem_per_sm, .. } = *self.gpu.properties();
-        let config = match kernel {
-            None => Int8Config::pick(problem, sms, smem_per_sm)?,
-            Some(kernel) => Int8Config::of(kernel, problem, sms, smem_per_sm)?,
-        };
-        Ok(Decode { groups, config })
+        match kernel {
+            None => Int8Config::pick(problem, sms, smem_per_sm),
+            Some(kernel) => Int8Config::of(kernel, problem, sms, smem_per_sm),
+        }
     }
 
-    fn run(&self, decode: &mut Decode<'_>) -> Result<()> {
-        let Decode { groups, config } = decode;
-        let (tokens, n_groups) = (TILE_TOKENS as u32, groups.len() as u32);
-        for tile in 0..self.m.div_ceil(tokens) {
-            let first = (tile * tokens) as usize;
+    fn run(&self, groups: &mut [Group<'_>], config: Int8Config) -> Result<()> {
+        let ([m, _], n_groups) = (self.shape, groups.len() as u32);
+        for first in (0..m).step_by(TILE_TOKENS) {
             let group = |i: usize| match groups.get_mut(i) {
                 None => linear_group { w: ptr::null(), y: ptr::null_mut(), n: 0 },
-                Some(Group { w, shape: [n, _], y }) => linear_group {
+                Some(Group { w, n, y }) => linear_group {
                     w: w.tiles.as_prologue_ptr().cast(),
-                    y: y.as_mut().map_or(ptr::null_mut(), |y| y.as_mut_ptr().wrapping_add(first * *n)),
-                    n: *n as u32,
+                    y: y.as_mut()
+                        .map_or(ptr::null_mut(), |y| y.as_mut_ptr().wrapping_add(first * *n as usize)),
+                    n: *n,
                 },
             };
             let params = linear_decode_params {
                 groups: array::from_fn::<_, GROUPS, _>(group),
                 n_groups,
-                m: (self.m - tile * tokens).min(tokens),
-                x: self.x.wrapping_add((tile * self.k_tiles) as usize),
+                m: (m - first).min(TILE_TOKENS) as u32,
+                x: self.x.wrapping_add(first / TILE_TOKENS * self.k_tiles as usize),
                 k_tiles: self.k_tiles,
             };
             // SAFETY: w and x have the tiles that the params say and y has `m` rows of `n` values, as was checked; the kernel is
@@ -163,12 +161,12 @@ pub(crate) fn linear_tiled(
     let gpu = x.tiles().gpu().clone();
     let _turn = gpu.turn();
     let input = Input::new(x)?;
-    let m = input.m as usize;
+    let [m, k] = input.shape;
     let Properties { sms, smem_per_sm, .. } = *gpu.properties();
     let (mut few, mut many): (Vec<Vec<Group<'_>>>, _) = (Vec::new(), Vec::new());
     for (w, y) in ws.iter().zip(ys) {
         let group = Group::new(&gpu, w, Some(y), m)?;
-        let gemm = || GemmConfig::pick(group.w.ty, m, group.shape, sms, smem_per_sm).ok();
+        let gemm = || GemmConfig::pick(group.w.ty, m, [w.rows(), k], sms, smem_per_sm).ok();
         let gemm = if m > TILE_TOKENS && kernel.is_none() { gemm() } else { None };
         match gemm.filter(|config| !config.is_beaten_by_decode(m)) {
             Some(config) => many.push((group, config)),
@@ -184,18 +182,18 @@ pub(crate) fn linear_tiled(
         }
     }
     // None runs unless all can.
-    let few =
-        few.into_iter().map(|groups| input.decode(groups, false, kernel)).collect::<Result<Vec<_>>>()?;
+    let config = |groups: &Vec<Group<'_>>| input.decode(groups, false, kernel);
+    let configs = few.iter().map(config).collect::<Result<Vec<_>>>()?;
     if !many.is_empty() {
         let no_scratch = || Error::unsupported("linear", "activations without scratch");
         let scratch = x.scratch_mut().ok_or_else(no_scratch)?;
         many.into_iter().try_for_each(|(group, config)| gemm(&input, group, config, scratch))?;
     }
-    few.into_iter().try_for_each(|mut decode| input.run(&mut decode))
+    few.iter_mut().zip(configs).try_for_each(|(groups, config)| input.run(groups, config))
 }
 
 fn gemm(input: &Input, group: Group<'_>, config: GemmConfig, scratch: &mut GemmScratch) -> Result<()> {
-    let Group { w, shape: [n, _], y } = group;
+    let Group { w, n, y } = group;
     let params = linear_gemm_params {
         w: w.tiles.as_ptr().cast(),
         x: input.x,
@@ -203,7 +201,7 @@ fn gemm(input: &Input, group: Group<'_>, config: GemmConfig, scratch: &mut GemmS
         partial: scratch.partial.as_mut_ptr(),
         arrived: scratch.arrived.as_mut_ptr(),
         m: input.m,
-        n: n as u32,
+        n,
         k_tiles: input.k_tiles,
     };
     // SAFETY: w and x have the tiles that the params say and y has `m` rows of `n` values, as was checked; the scratch has room
@@ -222,9 +220,10 @@ pub(crate) fn swiglu_tiled(
     let gpu = x.tiles().gpu().clone();
     let _turn = gpu.turn();
     let input = Input::new(x)?;
-    let m = input.m as usize;
-    let groups = vec![Group::new(&gpu, gate, Some(y), m)?, Group::new(&gpu, up, None, m)?];
-    input.run(&mut input.decode(groups, true, kernel)?)
+    let [m, _] = input.shape;
+    let mut groups = [Group::new(&gpu, gate, Some(y), m)?, Group::new(&gpu, up, None, m)?];
+    let config = input.decode(&groups, true, kernel)?;
+    input.run(&mut groups, config)
 }
 
 /// The kernels that could multiply these matrices of one type in one launch, the one that is chosen first.
@@ -232,10 +231,7 @@ pub(crate) fn decode_kernels(ws: &[&Matrix], m: usize, glu: bool) -> Result<Vec<
     let Some(first) = ws.first() else { return Ok(Vec::new()) };
     let w = first.tiles()?;
     let Properties { sms, smem_per_sm, .. } = *w.tiles.gpu().properties();
-    let rows = ws.iter().step_by(1 + usize::from(glu));
-    let row_tiles = rows.map(|w| w.rows().div_ceil(TILE_ROWS)).sum();
-    let problem =
-        DecodeProblem { ty: w.ty, m: m.min(TILE_TOKENS), row_tiles, k_tiles: tiles(0, first.cols())[1], glu };
+    let problem = problem(w.ty, ws.iter().map(|w| w.rows()), [m, first.cols()], glu);
     Ok(Int8Config::candidates(problem, sms, smem_per_sm).into_iter().map(|config| config.entry).collect())
 }
 
