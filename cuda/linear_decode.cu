@@ -1,106 +1,167 @@
-// linear_decode: y = W x for up to 8 tokens, int8 activations, at the rate at which memory brings W.
+// linear_decode: y = W x for up to 8 tokens, int8 activations, at the rate at which memory brings W. Several W of a type in one
+// launch, or y = silu(W x) * (W' x), of which the two products never leave the chip.
 //
 // Math    y[t][j] = sum over blocks of e d (sum of int8 products), minus the minimums (int8.cuh)
-// Shapes  x [1, k_tiles] and W [n / 16, k_tiles] tiles, y [m, n], m <= 8
+// Shapes  x [1, k_tiles]; W [n / 16, k_tiles] tiles and y [m, n] of each group, m <= 8
 // Tiling  a block of threads takes 16 rows at a time, its warps every kWarps-th tile of them; sums over the warps in order.
-//         Each warp has a ring of kStages tiles of its own in shared memory and copies ahead across rows, so that between rows,
-//         and before the kernels before this one have ended, memory is busy.
+//         The row tiles of all groups are one list. Each warp has a ring of kStages tiles of its own in shared memory and copies
+//         ahead across rows and groups, so that between rows, and before the kernels before this one have ended, memory is busy.
+//         With kGlu groups are pairs: 16 rows of the first, then the same rows of the second.
 // Floor   bytes of W. 6144 x 24576 of Q4_K: 85 MB, 47 us at 1.79 TB/s.
 // Limits  few rows: 16 of 2048 inputs are 18 KB for a block of threads. More tokens: instructions; see linear_gemm.
 #include "common/int8.cuh"
+#include "common/silu.cuh"
 
-template <class Block, int kTokens, int kStages, int kBlocks, int kWarps>
+template <class Block, int kTokens, int kGlu, int kStages, int kBlocks, int kWarps>
 struct linear_decode_smem {
     typename tile<Block>::type ring[kWarps][kStages];
-    float partial[kWarps][4][32];
+    float partial[1 + kGlu][kWarps][4][32];
 };
 
-template <class Block, int kTokens, int kStages, int kBlocks, int kWarps>
-__device__ __forceinline__ void linear_decode(const linear_int8_params &p) {
+// A place in the row tiles of all groups, one group after the other. Of kParts neighbouring groups, which have the same rows, the
+// first counts.
+template <int kParts> struct decode_rows {
+    const linear_decode_params &p;
+    int group = 0, row_tile = 0;
+
+    INTRIN bool there() const { return group < static_cast<int>(p.n_groups); }
+    INTRIN void skip(int n) {
+        row_tile += n;
+        while (there()) {
+            const int tiles = static_cast<int>((p.groups[group].n + TILE_ROWS - 1) / TILE_ROWS);
+            if (row_tile < tiles) return;
+            row_tile -= tiles;
+            group += kParts;
+        }
+    }
+};
+
+// The tiles of one warp, in the order in which it reads them.
+template <class Tile, int kParts, int kWarps> struct decode_tiles {
+    decode_rows<kParts> rows;
+    int k_tiles, mine; // of a row tile: all, and those of this warp
+    int part = 0, i = 0;
+    const Tile *at = nullptr;
+
+    INTRIN void start(int warp) {
+        if (rows.there())
+            at = static_cast<const Tile *>(rows.p.groups[rows.group + part].w) + static_cast<uint64_t>(rows.row_tile) * k_tiles + warp;
+    }
+    INTRIN void next(int warp) {
+        at += kWarps;
+        if (++i < mine) return;
+        i = 0;
+        if (++part == kParts) {
+            part = 0;
+            rows.skip(static_cast<int>(gridDim.x));
+        }
+        start(warp);
+    }
+};
+
+template <class Block, int kTokens, int kGlu, int kStages, int kBlocks, int kWarps>
+__device__ __forceinline__ void linear_decode(const linear_decode_params &p) {
     static_assert(kTokens == 1 || kTokens == TILE_TOKENS, "one token, or a tile of them");
     using of = tile<Block>;
     using type = typename of::type;
     constexpr bool kOne = kTokens == 1;
+    constexpr int kParts = 1 + kGlu;
     constexpr int kChunks = sizeof(type) / 16;
     static_assert(sizeof(type) % 16 == 0, "whole copies");
-    auto &shared = smem<linear_decode_smem<Block, kTokens, kStages, kBlocks, kWarps>>();
+    static_assert(kWarps >= 4, "a thread for each sum");
+    auto &shared = smem<linear_decode_smem<Block, kTokens, kGlu, kStages, kBlocks, kWarps>>();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int k_tiles = static_cast<int>(p.k_tiles);
-    const int row_tiles = static_cast<int>((p.n + TILE_ROWS - 1) / TILE_ROWS);
     const int mine = k_tiles > warp ? (k_tiles - warp + kWarps - 1) / kWarps : 0; // tiles of each row tile
 
-    // Copies, tile after tile of this warp.
-    int left = mine * ((row_tiles - static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x));
-    const type *from = static_cast<const type *>(p.w) + static_cast<uint64_t>(blockIdx.x) * k_tiles + warp;
-    int copied = 0; // of this row tile
+    decode_rows<kParts> rows{p};
+    rows.skip(static_cast<int>(blockIdx.x));
+    decode_tiles<type, kParts, kWarps> ahead{{p}, k_tiles, mine};
+    ahead.rows.skip(static_cast<int>(blockIdx.x));
+    ahead.start(warp);
+    int row_tiles = 0;
+    for (int group = 0; group < static_cast<int>(p.n_groups); group += kParts)
+        row_tiles += static_cast<int>((p.groups[group].n + TILE_ROWS - 1) / TILE_ROWS);
+    int left = mine * kParts * ((row_tiles - static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x));
     const auto copy = [&](int to) {
         if (left > 0) {
+            --left;
             unsigned char *dst = reinterpret_cast<unsigned char *>(&shared.ring[warp][to]);
-            const unsigned char *src = reinterpret_cast<const unsigned char *>(from);
+            const unsigned char *src = reinterpret_cast<const unsigned char *>(ahead.at);
 #pragma unroll
             for (int c = 0; c < (kChunks + 31) / 32; ++c)
                 if (kChunks % 32 == 0 || c * 32 + lane < kChunks) cp_async<16>(dst + (c * 32 + lane) * 16, src + (c * 32 + lane) * 16);
-            --left;
-            from += kWarps;
-            if (++copied == mine) {
-                copied = 0;
-                from += static_cast<uint64_t>(gridDim.x) * k_tiles - mine * kWarps;
-            }
+            ahead.next(warp);
         }
         cp_async_commit();
     };
+    // A ring of several tiles has one that is being read: what is copied to it next is on its way before that is computed.
+    constexpr int kAhead = kStages > 1 ? kStages - 1 : 1;
 #pragma unroll
-    for (int s = 0; s < kStages - 1; ++s) copy(s);
+    for (int s = 0; s < kAhead; ++s) copy(s);
     griddep_launch_dependents();
     griddep_wait();
 
     int reading = 0;
-    for (int row_tile = blockIdx.x; row_tile < row_tiles; row_tile += gridDim.x) {
-        float acc[4] = {};
+    for (; rows.there(); rows.skip(static_cast<int>(gridDim.x))) {
 #pragma unroll 1
-        for (int i = 0; i < mine; ++i) {
-            const tile_act &x = p.x[warp + i * kWarps];
-            cp_async_wait<kStages - 2>();
-            __syncwarp(); // the copies of other lanes are there, and all have read the tile before, which is overwritten now
-            copy(reading == 0 ? kStages - 1 : reading - 1);
-            const type &w = shared.ring[warp][reading];
-            reading = reading + 1 == kStages ? 0 : reading + 1;
-            const typename of::row heads[2] = {of::load(w, tile_row(lane, 0)), of::load(w, tile_row(lane, 1))};
-            if constexpr (of::kMins) subtract_mins<Block>(acc, heads, lane, vector_at<uint2>(x.sums[lane]));
+        for (int part = 0; part < kParts; ++part) {
+            float acc[4] = {};
+#pragma unroll 1
+            for (int i = 0; i < mine; ++i) {
+                const tile_act &x = p.x[warp + i * kWarps];
+                cp_async_wait<kAhead - 1>();
+                __syncwarp(); // the copies of other lanes are there, and all have read the tile before
+                if constexpr (kStages > 1) copy(reading == 0 ? kStages - 1 : reading - 1);
+                const type &w = shared.ring[warp][reading];
+                const typename of::row heads[2] = {of::load(w, tile_row(lane, 0)), of::load(w, tile_row(lane, 1))};
+                if constexpr (of::kMins) subtract_mins<Block>(acc, heads, lane, vector_at<uint2>(x.sums[lane]));
 #pragma unroll
-            for (int c = 0; c < 4; ++c) {
-                if constexpr (kBlocks > 2) compiler_fence(); // more warps instead of more loads ahead
-                uint32_t a[2][4];
-                of::fragments(w, c, lane, a);
-                float s[2][2 * of::kGroups];
+                for (int c = 0; c < 4; ++c) {
+                    uint32_t a[2][4];
+                    of::fragments(w, c, lane, a);
+                    float s[2][2 * of::kGroups];
 #pragma unroll
-                for (int h = 0; h < 2; ++h) of::scales(heads[h], c, s[h]);
-                const uint4 b = vector_at<uint4>(x.qs[c][lane]);
+                    for (int h = 0; h < 2; ++h) of::scales(heads[h], c, s[h]);
+                    const uint4 b = vector_at<uint4>(x.qs[c][lane]);
 #pragma unroll
-                for (int j = 0; j < 2; ++j) {
-                    products<of::kGroups> sums;
-                    sums.multiply(a[j], j == 0 ? b.x : b.z, j == 0 ? b.y : b.w);
-                    float of_block[2][of::kGroups];
+                    for (int j = 0; j < 2; ++j) {
+                        products<of::kGroups> sums;
+                        sums.multiply(a[j], j == 0 ? b.x : b.z, j == 0 ? b.y : b.w);
+                        float of_block[2][of::kGroups];
 #pragma unroll
-                    for (int h = 0; h < 2; ++h)
+                        for (int h = 0; h < 2; ++h)
 #pragma unroll
-                        for (int u = 0; u < of::kGroups; ++u) of_block[h][u] = s[h][j * of::kGroups + u];
-                    sums.template add<kOne>(acc, of_block,
-                                            vector_at<float4>(x.scales[2 * c + j][lane % 4 * 2]));
+                            for (int u = 0; u < of::kGroups; ++u) of_block[h][u] = s[h][j * of::kGroups + u];
+                        sums.template add<kOne>(acc, of_block,
+                                                vector_at<float4>(x.scales[2 * c + j][lane % 4 * 2]));
+                    }
                 }
+                if constexpr (kStages == 1) {
+                    __syncwarp(); // all have read it
+                    copy(0);
+                }
+                reading = reading + 1 == kStages ? 0 : reading + 1;
             }
+#pragma unroll
+            for (int r = 0; r < 4; ++r) shared.partial[part][warp][r][lane] = acc[r];
         }
-
-#pragma unroll
-        for (int r = 0; r < 4; ++r) shared.partial[warp][r][lane] = acc[r];
         __syncthreads();
-        for (int out = threadIdx.x; out < 128; out += 32 * kWarps) {
-            const int r = out / 32, of_lane = out % 32;
-            float y = shared.partial[0][r][of_lane];
+        if (threadIdx.x < 128) {
+            const int r = threadIdx.x / 32;
+            const auto sum = [&](int part) {
+                float y = shared.partial[part][0][r][lane];
 #pragma unroll
-            for (int other = 1; other < kWarps; ++other) y = __fadd_rn(y, shared.partial[other][r][of_lane]);
-            const uint32_t row = row_tile * TILE_ROWS + tile_row(of_lane, r / 2), token = of_lane % 4 * 2 + r % 2;
-            if (row < p.n && token < p.m) p.y[static_cast<uint64_t>(token) * p.n + row] = y;
+                for (int other = 1; other < kWarps; ++other) y = __fadd_rn(y, shared.partial[part][other][r][lane]);
+                return y;
+            };
+            const linear_group &group = p.groups[rows.group];
+            const uint32_t row = rows.row_tile * TILE_ROWS + tile_row(lane, r / 2), token = lane % 4 * 2 + r % 2;
+            if (row < group.n && token < p.m) {
+                float y = sum(0);
+                if constexpr (kGlu) y = __fmul_rn(silu(y), sum(1));
+                group.y[static_cast<uint64_t>(token) * group.y_stride + row] = y;
+            }
         }
         __syncthreads();
     }

@@ -1,24 +1,37 @@
-// linear_gemm: y = W x for many tokens, int8 activations, by integer matrix instructions.
+// linear_gemm: y = W x for many tokens by matrix instructions. Several W of a type in one launch, one W for each part of x, or
+// y = silu(W x) * (W' x).
 //
-// Math    as linear_decode
-// Shapes  x [ceil(m / 8), k_tiles] and W [ceil(n / 16), k_tiles] tiles, y [m, n]
-// Tiling  one block of threads for 16 kRows kRowWarps rows and 8 kTokens kTokenWarps tokens at a time, a warp for 16 kRows by 8
-//         kTokens of them. Steps of 256 columns: whole tiles, each of which one thread has the copy engine bring to shared
-//         memory, the next step while this one is multiplied. The steps of all tiles of y are dealt out evenly; a tile that
-//         several blocks of threads share is summed up by the last of them, in order (linear_share).
-// Floor   2 m n k operations of the matrix units: 2048 x 24576 x 6144 at 1250 Tops, 0.49 ms
-// Limits  instructions: 14 for each matrix instruction, 8 of them the FMAs that scale (int8.cuh); an SM of an H200 issues as many
-//         while its matrix units do two. On sm_120 these take 2.5 times as long and bind.
-#include "common/int8.cuh"
+// Math    kAct 16: exact products of f16 (half.cuh, gemm_f16.cuh); 8: as linear_decode (int8.cuh, gemm_int8.cuh)
+// Shapes  x [slabs, k_tiles, ceil(m / 8)] and W [slabs, ceil(n / 16), k_tiles] tiles, y [m, n] of each group and slab
+// Tiling  a block of threads multiplies 16 kRows kRowWarps rows and 8 kTokens kTokenWarps tokens at a time, a warp 16 kRows by
+//         8 kTokens of them, in steps of 256 columns: whole tiles, which one more warp has the copy engine bring to shared memory,
+//         up to kStages steps ahead. Each step has a barrier that says it is there and one that says it was read, so that warps
+//         drift apart, and some decode while others multiply. The steps of all tiles of y are dealt out evenly; a tile that several
+//         blocks of threads share is summed up by the last of them, in order (linear_share).
+//         With kGlu, row tiles of gate and up alternate, so that a warp has both of a row.
+// Floor   2 m n k operations of the matrix units: 2048 x 24576 x 6144 at 600 Tflops, 1.03 ms
+// Limits  docs/kernels/linear_tiled.md
+#include "common/gemm_f16.cuh"
+#include "common/gemm_int8.cuh"
+#include "common/silu.cuh"
 
-template <class Block, int kRows, int kTokens, int kRowWarps, int kTokenWarps, int kBlocks, int kWarps>
+template <class Block, int kAct, int kRows, int kTokens> struct gemm_step_of;
+template <class Block, int kRows, int kTokens> struct gemm_step_of<Block, 8, kRows, kTokens> {
+    using type = gemm_int8<Block, kRows, kTokens>;
+};
+template <class Block, int kRows, int kTokens> struct gemm_step_of<Block, 16, kRows, kTokens> {
+    using type = gemm_f16<Block, kRows, kTokens>;
+};
+
+template <class Block, int kAct, int kGlu, int kRows, int kTokens, int kRowWarps, int kTokenWarps, int kStages, int kBlocks, int kWarps>
 struct linear_gemm_smem {
+    using step = typename gemm_step_of<Block, kAct, kRows, kTokens>::type;
     struct stage {
-        typename tile<Block>::type w[kRows * kRowWarps];
-        tile_act x[kTokens * kTokenWarps];
+        typename step::weights w[kRows * kRowWarps];
+        typename step::activations x[kTokens * kTokenWarps];
     };
-    alignas(128) stage stages[2];
-    mbarrier full[2];
+    alignas(128) stage stages[kStages];
+    mbarrier full[kStages], empty[kStages];
     uint32_t last;
 };
 
@@ -26,186 +39,228 @@ struct linear_gemm_smem {
 // out to `blocks` as evenly as can be.
 struct linear_share {
     uint32_t steps, tiles, blocks;
+    bool cut; // within tiles
 
-    INTRIN uint64_t begin(uint32_t block) const { return uint64_t{steps} * tiles * block / blocks; }
-    // The block of threads that has a step.
-    INTRIN uint32_t owner(uint64_t step) const {
-        uint32_t block = static_cast<uint32_t>(step * blocks / (uint64_t{steps} * tiles));
+    INTRIN uint32_t begin(uint32_t block) const {
+        if (!cut) return static_cast<uint32_t>(uint64_t{tiles} * block / blocks) * steps;
+        return static_cast<uint32_t>(uint64_t{steps * tiles} * block / blocks);
+    }
+    // The block of threads that has a step, of tiles that are cut.
+    INTRIN uint32_t owner(uint32_t step) const {
+        uint32_t block = static_cast<uint32_t>(uint64_t{step} * blocks / (steps * tiles));
         while (begin(block + 1) <= step) ++block;
         while (begin(block) > step) --block;
         return block;
     }
 };
 
-template <class Block, int kRows, int kTokens, int kRowWarps, int kTokenWarps, int kBlocks, int kWarps>
+// How the tiles of y lie: slab after slab, in each group after group, in each row after row; those of a row share weights.
+template <int kParts, int kRowTiles, int kTokens> struct gemm_tiles {
+    static constexpr int kTokenTiles = kTokens;
+    const linear_gemm_params &p;
+    uint32_t token_tiles, across;
+
+    INTRIN explicit gemm_tiles(const linear_gemm_params &p)
+        : p(p), token_tiles((p.m + TILE_TOKENS - 1) / TILE_TOKENS), across((token_tiles + kTokenTiles - 1) / kTokenTiles) {}
+    INTRIN uint32_t row_tiles(uint32_t group) const { return (p.groups[group].n + TILE_ROWS - 1) / TILE_ROWS; }
+    INTRIN uint32_t down(uint32_t group) const { return (row_tiles(group) + kRowTiles / kParts - 1) / (kRowTiles / kParts); }
+    INTRIN uint32_t of_slab() const {
+        uint32_t sum = 0;
+        for (uint32_t group = 0; group < p.n_groups; group += kParts) sum += down(group);
+        return sum * across;
+    }
+    struct place_type {
+        uint32_t slab, group, row_tile, token_tile; // the first of each
+    };
+    INTRIN place_type at(uint32_t tile) const {
+        const uint32_t all = of_slab();
+        place_type at{tile / all, 0, 0, tile % all % across * kTokenTiles};
+        uint32_t row = tile % all / across;
+        for (; row >= down(at.group); at.group += kParts) row -= down(at.group);
+        at.row_tile = row * (kRowTiles / kParts);
+        return at;
+    }
+};
+
+// A step of the copying thread.
+template <class Tiles> struct gemm_cursor {
+    const Tiles &tiles;
+    uint32_t tile, k; // of y, and along it
+    typename Tiles::place_type place;
+    uint32_t row_tiles, tokens; // rows of the group, tiles of tokens that there are
+
+    INTRIN gemm_cursor(const Tiles &tiles, uint32_t step) : tiles(tiles), tile(step / tiles.p.k_tiles), k(step % tiles.p.k_tiles) {
+        locate();
+    }
+    INTRIN void locate() {
+        place = tiles.at(tile);
+        row_tiles = tiles.row_tiles(place.group);
+        tokens = min(tiles.token_tiles - place.token_tile, uint32_t{Tiles::kTokenTiles});
+    }
+    INTRIN void next() {
+        if (++k < tiles.p.k_tiles) return;
+        k = 0, ++tile;
+        if (tile < tiles.p.slabs * tiles.of_slab()) locate();
+    }
+};
+
+// A place in a ring, and the parity of the rounds.
+template <int kSlots> struct ring_place {
+    int slot = 0;
+    unsigned round = 0;
+
+    INTRIN void next() {
+        if (++slot == kSlots) slot = 0, round ^= 1;
+    }
+};
+
+template <class Block, int kAct, int kGlu, int kRows, int kTokens, int kRowWarps, int kTokenWarps, int kStages, int kBlocks, int kWarps>
 __device__ __forceinline__ void linear_gemm(const linear_gemm_params &p) {
-    static_assert(kWarps == kRowWarps * kTokenWarps, "a warp for each part");
-    using of = tile<Block>;
-    using type = typename of::type;
-    constexpr int kRowTiles = kRows * kRowWarps, kTokenTiles = kTokens * kTokenWarps; // of a block of threads
-    [[maybe_unused]] constexpr int kColsAhead = sizeof(type) > 4096 ? 2 : 4; // of 64: more of Q8_0 take the registers of the sums
-    constexpr unsigned kStageBytes = kRowTiles * sizeof(type) + kTokenTiles * sizeof(tile_act);
-    auto &shared = smem<linear_gemm_smem<Block, kRows, kTokens, kRowWarps, kTokenWarps, kBlocks, kWarps>>();
+    constexpr int kMultiplying = kRowWarps * kTokenWarps;
+    // Of a group of four warps that copies only one does; the others have given up their registers.
+    constexpr bool kGroup = kWarps == kMultiplying + 4;
+    static_assert(kGroup || kWarps == kMultiplying + 1, "a warp for each part, and those that copy");
+    static_assert(kRows % (1 + kGlu) == 0, "gate and up in the same warp");
+    using smem_type = linear_gemm_smem<Block, kAct, kGlu, kRows, kTokens, kRowWarps, kTokenWarps, kStages, kBlocks, kWarps>;
+    using step_type = typename smem_type::step;
+    using weights = typename step_type::weights;
+    using activations = typename step_type::activations;
+    constexpr int kParts = 1 + kGlu, kRowTiles = kRows * kRowWarps, kTokenTiles = kTokens * kTokenWarps;
+    auto &shared = smem<smem_type>();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int row_warp = warp % kRowWarps * kRows, token_warp = warp / kRowWarps * kTokens;
-    const uint32_t row_tiles = (p.n + TILE_ROWS - 1) / TILE_ROWS, token_tiles = (p.m + TILE_TOKENS - 1) / TILE_TOKENS;
-    const uint32_t across = (token_tiles + kTokenTiles - 1) / kTokenTiles; // tiles of y with the same rows, which share weights
-    const linear_share share{p.k_tiles, (row_tiles + kRowTiles - 1) / kRowTiles * across, gridDim.x};
-    uint64_t at = share.begin(blockIdx.x);
-    const uint64_t end = share.begin(blockIdx.x + 1);
+    const gemm_tiles<kParts, kRowTiles, kTokenTiles> tiles(p);
+    const linear_share share{p.k_tiles, p.slabs * tiles.of_slab(), gridDim.x, p.cut != 0};
+    const uint32_t first = share.begin(blockIdx.x), end = share.begin(blockIdx.x + 1), steps = end - first;
 
     if (threadIdx.x == 0) {
-        mbarrier_init(shared.full[0], 1);
-        mbarrier_init(shared.full[1], 1);
+        for (int s = 0; s < kStages; ++s) {
+            mbarrier_init(shared.full[s], 1);
+            mbarrier_init(shared.empty[s], kMultiplying * 32);
+        }
         mbarrier_init_fence();
     }
     __syncthreads();
     griddep_launch_dependents();
+
+    if (warp >= kMultiplying) {
+        if constexpr (kGroup) registers_fewer<40>();
+        if (warp > kMultiplying || lane != 0 || steps == 0) {
+            griddep_wait(); // no thread may end before the kernels before this one
+            return;
+        }
+        // Weights do not depend on the kernels before this one: those of the first steps are on their way while these still run.
+        gemm_cursor<decltype(tiles)> w_at(tiles, first), x_at(tiles, first);
+        const auto copy_w = [&](int slot) {
+            mbarrier_arrive_expect_tx(shared.full[slot], kRowTiles * sizeof(weights) + w_at.tokens * sizeof(activations));
+            const auto &at = w_at.place;
+#pragma unroll
+            for (int r = 0; r < kRowTiles; ++r) { // behind the end of a matrix its last rows, whose results are not stored
+                const uint64_t row = uint64_t{at.slab} * w_at.row_tiles + min(at.row_tile + r / kParts, w_at.row_tiles - 1);
+                const weights *from = static_cast<const weights *>(p.groups[at.group + r % kParts].w) + row * p.k_tiles + w_at.k;
+                cp_async_bulk(&shared.stages[slot].w[r], from, sizeof(weights), shared.full[slot]);
+            }
+            w_at.next();
+        };
+        for (uint32_t step = 0; step < min(steps, uint32_t{kStages}); ++step) copy_w(static_cast<int>(step));
+        griddep_wait();
+        ring_place<kStages> to;
+        for (uint32_t step = 0; step < steps; ++step, to.next()) {
+            if (step >= kStages) {
+                mbarrier_wait(shared.empty[to.slot], to.round ^ 1);
+                copy_w(to.slot);
+            }
+            // Only tokens that there are: what stands in the place of others is not stored either.
+            const uint64_t column = uint64_t{x_at.place.slab} * p.k_tiles + x_at.k;
+            const activations *from = static_cast<const activations *>(p.x) + column * tiles.token_tiles + x_at.place.token_tile;
+            cp_async_bulk(shared.stages[to.slot].x, from, x_at.tokens * sizeof(activations), shared.full[to.slot]);
+            x_at.next();
+        }
+        return;
+    }
+    if constexpr (kGroup) registers_more<232>();
     griddep_wait();
 
-    // The first warp copies, each lane a tile of its own. Behind the end of a matrix stand its last tiles, whose results are
-    // not stored.
-    static_assert(kRowTiles + kTokenTiles <= 32, "a lane for each tile");
-    uint32_t y_tile = static_cast<uint32_t>(at / p.k_tiles), copied_k = static_cast<uint32_t>(at % p.k_tiles), copied_tile = y_tile;
-    const unsigned char *from = nullptr;
-    const auto locate = [&] {
-        const uint32_t row = copied_tile / across * kRowTiles + lane, token = copied_tile % across * kTokenTiles + lane - kRowTiles;
-        if (lane < kRowTiles)
-            from = static_cast<const unsigned char *>(p.w) + (uint64_t{min(row, row_tiles - 1)} * p.k_tiles + copied_k) * sizeof(type);
-        else from = reinterpret_cast<const unsigned char *>(p.x + uint64_t{min(token, token_tiles - 1)} * p.k_tiles + copied_k);
-    };
-    if (at < end) locate();
-    const auto copy = [&](int to) {
-        if (warp != 0) return;
-        if (lane == 0) mbarrier_arrive_expect_tx(shared.full[to], kStageBytes);
-        __syncwarp();
-        if (lane < kRowTiles) cp_async_bulk(&shared.stages[to].w[lane], from, sizeof(type), shared.full[to]);
-        else if (lane < kRowTiles + kTokenTiles)
-            cp_async_bulk(&shared.stages[to].x[lane - kRowTiles], from, sizeof(tile_act), shared.full[to]);
-        from += lane < kRowTiles ? sizeof(type) : sizeof(tile_act);
-        if (++copied_k == p.k_tiles) {
-            copied_k = 0, ++copied_tile;
-            locate();
-        }
-    };
-    uint32_t number = 0; // of the step of this block of threads
-    if (at < end) copy(0);
-    for (; at < end; ++y_tile) {
-        const uint64_t tile_begin = uint64_t{y_tile} * p.k_tiles, tile_end = tile_begin + p.k_tiles;
-        const uint64_t begin = at, until = min(tile_end, end);
-        float acc[kRows][kTokens][4] = {};
+    const int row_warp = warp % kRowWarps * kRows, token_warp = warp / kRowWarps * kTokens;
+    ring_place<kStages> from;
+    for (uint32_t begin = first; begin < end;) {
+        const uint32_t y_tile = begin / p.k_tiles, tile_begin = y_tile * p.k_tiles, tile_end = tile_begin + p.k_tiles;
+        const uint32_t until = min(tile_end, end);
+        step_type step;
+        step.clear();
 #pragma unroll 1
-        for (; at < until; ++at, ++number) {
-            if (at + 1 < end) copy((number + 1) % 2);
-            mbarrier_wait(shared.full[number % 2], number / 2 % 2);
-            const auto &stage = shared.stages[number % 2];
-            const type *w = stage.w + row_warp;
-            const tile_act *x = stage.x + token_warp;
-            typename of::row heads[kRows][2];
-#pragma unroll
-            for (int r = 0; r < kRows; ++r)
-#pragma unroll
-                for (int h = 0; h < 2; ++h) heads[r][h] = of::load(w[r], tile_row(lane, h));
-            if constexpr (of::kMins) {
-#pragma unroll
-                for (int t = 0; t < kTokens; ++t) {
-                    const uint2 sums = vector_at<uint2>(x[t].sums[lane]);
-#pragma unroll
-                    for (int r = 0; r < kRows; ++r) subtract_mins<Block>(acc[r][t], heads[r], lane, sums);
-                }
-            }
-#pragma unroll kColsAhead
-            for (int c = 0; c < 4; ++c) {
-                uint32_t a[kRows][2][4];
-                float s[kRows][2][2 * of::kGroups];
-#pragma unroll
-                for (int r = 0; r < kRows; ++r) {
-                    of::fragments(w[r], c, lane, a[r]);
-#pragma unroll
-                    for (int h = 0; h < 2; ++h) of::scales(heads[r][h], c, s[r][h]);
-                }
-                // Products of one tile of tokens are scaled while the matrix units make those of the next.
-                products<of::kGroups> sums[2][kRows][2];
-                float4 e[2][2];
-                const auto multiply = [&](int t) {
-                    const uint4 b = vector_at<uint4>(x[t].qs[c][lane]);
-#pragma unroll
-                    for (int j = 0; j < 2; ++j) {
-                        e[t % 2][j] = vector_at<float4>(x[t].scales[2 * c + j][lane % 4 * 2]);
-#pragma unroll
-                        for (int r = 0; r < kRows; ++r)
-                            sums[t % 2][r][j].multiply(a[r][j], j == 0 ? b.x : b.z, j == 0 ? b.y : b.w);
-                    }
-                };
-                multiply(0);
-#pragma unroll
-                for (int t = 0; t < kTokens; ++t) {
-                    if (t + 1 < kTokens) multiply(t + 1);
-#pragma unroll
-                    for (int j = 0; j < 2; ++j)
-#pragma unroll
-                        for (int r = 0; r < kRows; ++r) {
-                            float of_block[2][of::kGroups];
-#pragma unroll
-                            for (int h = 0; h < 2; ++h)
-#pragma unroll
-                                for (int u = 0; u < of::kGroups; ++u) of_block[h][u] = s[r][h][j * of::kGroups + u];
-                            sums[t % 2][r][j].template add<false>(acc[r][t], of_block, e[t % 2][j]);
-                        }
-                }
-            }
-            __syncthreads(); // all have read what is overwritten next
+        for (uint32_t left = until - begin; left > 0; --left, from.next()) {
+            mbarrier_wait(shared.full[from.slot], from.round);
+            const auto &stage = shared.stages[from.slot];
+            step.add(stage.w + row_warp, stage.x + token_warp, lane);
+            if (left == 1) step.take_scales(stage.x + token_warp, lane);
+            mbarrier_arrive(shared.empty[from.slot]);
         }
+        const auto place = tiles.at(y_tile);
+        const uint32_t token_tile = place.token_tile + token_warp;
+        step.finish();
 
         const auto each = [&](auto &&use) { // sums of this thread with their places among those of the block
 #pragma unroll
             for (int r = 0; r < kRows; ++r)
 #pragma unroll
-                for (int t = 0; t < kTokens; ++t) use(acc[r][t], ((warp * kRows + r) * kTokens + t) * 32 + lane, r, t);
+                for (int t = 0; t < kTokens; ++t) use(step.sums[r][t], ((warp * kRows + r) * kTokens + t) * 32 + lane);
         };
-        bool mine = true;
-        if (begin != tile_begin || until != tile_end) {
+        const bool whole = begin == tile_begin && until == tile_end;
+        begin = until;
+        if (!whole) {
             // Two places for each block of threads: for a piece at the beginning of its share and for one at the end.
             constexpr int kSums = kRowTiles * kTokenTiles * 32;
             // (A share within one tile has one piece; where it begins decides.)
-            const auto place = [&](uint32_t block) {
+            const auto part_of = [&](uint32_t block) {
                 return p.partial + (uint64_t{block} * 2 + (share.begin(block) > tile_begin ? 0 : 1)) * kSums * 4;
             };
-            each([&](float (&sum)[4], int i, int, int) {
-                reinterpret_cast<float4 *>(place(blockIdx.x))[i] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+            each([&](float (&sum)[4], int i) {
+                reinterpret_cast<float4 *>(part_of(blockIdx.x))[i] = make_float4(sum[0], sum[1], sum[2], sum[3]);
             });
             // Of the tiles that begin in one share only the last can be shared, so its first owner stands for it.
-            const uint32_t from = share.owner(tile_begin), to = share.owner(tile_end - 1);
-            __syncthreads();
+            const uint32_t owner = share.owner(tile_begin), last_owner = share.owner(tile_end - 1);
+            bar_sync(1, kMultiplying * 32);
             if (threadIdx.x == 0) {
-                const bool last = atomic_add_acq_rel(p.arrived + from, 1) == to - from;
-                if (last) p.arrived[from] = 0; // for the next launch
+                const bool last = atomic_add_acq_rel(p.arrived + owner, 1) == last_owner - owner;
+                if (last) p.arrived[owner] = 0; // for the next launch
                 shared.last = last;
             }
-            __syncthreads();
-            mine = shared.last != 0;
-            if (mine) {
-                each([&](float (&sum)[4], int i, int, int) {
-                    sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
-                    for (uint32_t block = from; block <= to; ++block) {
-                        const float4 part = reinterpret_cast<const float4 *>(place(block))[i];
-                        sum[0] = __fadd_rn(sum[0], part.x), sum[1] = __fadd_rn(sum[1], part.y);
-                        sum[2] = __fadd_rn(sum[2], part.z), sum[3] = __fadd_rn(sum[3], part.w);
-                    }
+            bar_sync(1, kMultiplying * 32);
+            if (shared.last == 0) continue;
+            step.clear();
+            constexpr int kAtOnce = kRows * kTokens < 8 ? 8 / (kRows * kTokens) : 1; // parts whose loads are on their way at a time
+#pragma unroll kAtOnce
+            for (uint32_t block = owner; block <= last_owner; ++block) {
+                const float4 *parts = reinterpret_cast<const float4 *>(part_of(block));
+                each([&](float (&sum)[4], int i) {
+                    const float4 part = parts[i];
+                    sum[0] = __fadd_rn(sum[0], part.x), sum[1] = __fadd_rn(sum[1], part.y);
+                    sum[2] = __fadd_rn(sum[2], part.z), sum[3] = __fadd_rn(sum[3], part.w);
                 });
             }
         }
-        if (mine) {
-            const uint32_t row = (y_tile / across * kRowTiles + row_warp) * TILE_ROWS;
-            const uint32_t token = (y_tile % across * kTokenTiles + token_warp) * TILE_TOKENS;
-            each([&](float (&sum)[4], int, int r, int t) {
+        const linear_group &group = p.groups[place.group];
+        float *y = group.y + uint64_t{place.slab} * p.y_slab;
+#pragma unroll
+        for (int r = 0; r < kRows; r += kParts)
+#pragma unroll
+            for (int t = 0; t < kTokens; ++t)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    const uint32_t j = row + r * TILE_ROWS + tile_row(lane, i / 2);
-                    const uint32_t of_token = token + t * TILE_TOKENS + lane % 4 * 2 + i % 2;
-                    if (j < p.n && of_token < p.m) p.y[uint64_t{of_token} * p.n + j] = sum[i];
+                    const uint32_t row = (place.row_tile + (row_warp + r) / kParts) * TILE_ROWS + tile_row(lane, i / 2);
+                    const uint32_t token = (token_tile + t) * TILE_TOKENS + lane % 4 * 2 + i % 2;
+                    float value = step.sums[r][t][i];
+                    if constexpr (kGlu) value = __fmul_rn(silu(value), step.sums[r + 1][t][i]);
+                    if (row < group.n && token < p.m) y[uint64_t{token} * group.y_stride + row] = value;
                 }
-            });
-        }
     }
+}
+
+// The same, for tiles that need more shared memory than sm_120 has.
+template <class Block, int kAct, int kGlu, int kRows, int kTokens, int kRowWarps, int kTokenWarps, int kStages, int kBlocks, int kWarps>
+using linear_gemm_wide_smem = linear_gemm_smem<Block, kAct, kGlu, kRows, kTokens, kRowWarps, kTokenWarps, kStages, kBlocks, kWarps>;
+
+template <class Block, int kAct, int kGlu, int kRows, int kTokens, int kRowWarps, int kTokenWarps, int kStages, int kBlocks, int kWarps>
+__device__ __forceinline__ void linear_gemm_wide(const linear_gemm_params &p) {
+    linear_gemm<Block, kAct, kGlu, kRows, kTokens, kRowWarps, kTokenWarps, kStages, kBlocks, kWarps>(p);
 }

@@ -1,7 +1,7 @@
 // quantize: activations to int8 tiles (params.h), the input of the integer linears.
 //
 // Math    per 32 columns d = amax / 127 (22 bits), q = round(x / d), and d times the sum of q
-// Shapes  x [m, k] f32; out [ceil(m / 8), ceil(k / 256)] tiles, zeros behind the end
+// Shapes  x [m, k] f32; out [ceil(k / 256), ceil(m / 8)] tiles, zeros behind the end
 // Tiling  a warp for each token of a tile, a lane for 8 neighbouring columns; blocks of 32 are 4 lanes
 // Floor   5.5 bytes a value: 8 tokens of 6144, a launch
 // Limits  a token writes pieces of 4 bytes, which the tokens of the tile together make whole lines of
@@ -15,7 +15,7 @@ __device__ __forceinline__ void quantize(const quantize_params &p) {
     const uint32_t k_tiles = (p.k + TILE_COLS - 1) / TILE_COLS;
     const uint32_t token = blockIdx.x / k_tiles * TILE_TOKENS + g;
     const uint32_t col = blockIdx.x % k_tiles * TILE_COLS + lane * 8;
-    tile_act &out = p.out[blockIdx.x];
+    tile_act &out = p.out[uint64_t{blockIdx.x % k_tiles} * ((p.m + TILE_TOKENS - 1) / TILE_TOKENS) + blockIdx.x / k_tiles];
     griddep_launch_dependents();
     griddep_wait();
 

@@ -77,15 +77,39 @@ INTRIN void repack_tile(const repack_source<block_q6_K> &src, int lane, tile_q6_
     out.d[lane] = block ? block->d : 0;
 }
 
+// The scales of types with one for each block.
+template <class Block, class Tile> INTRIN void repack_scales(const repack_source<Block> &src, int lane, Tile &out) {
+    if (lane >= 16) return;
+    for (int j = 0; j < 8; ++j) {
+        const Block *block = src.block(lane, j);
+        out.d[lane][j] = block ? block->d : 0;
+    }
+}
+
+INTRIN void repack_tile(const repack_source<block_q5_0> &src, int lane, tile_q5_0 &out) {
+    for (int i = 0; i < 4; ++i) {
+        uint32_t high = 0;
+        for (int r = 0; r < 4; ++r) {
+            // Values 0 to 15 of a block are the low nibbles of its bytes, the others the high ones.
+            const int col = repack_col(lane, r);
+            uint32_t word = 0;
+            for (int s = 0; s < 2; ++s) {
+                const block_q5_0 *block = src.block(repack_row(lane, r), 2 * i + s);
+                word |= (bytes4(block, &block_q5_0::qs, col % 16) >> col / 16 * 4 & 0x0f0f0f0fu) << 4 * s;
+                high |= spread_bits4(bytes4(block, &block_q5_0::qh, 0) >> col) << (4 * s + r);
+            }
+            out.qs[i][lane][r] = word;
+        }
+        out.qh[i][lane] = high;
+    }
+    repack_scales(src, lane, out);
+}
+
 INTRIN void repack_tile(const repack_source<block_q8_0> &src, int lane, tile_q8_0 &out) {
     for (int j = 0; j < 8; ++j)
         for (int r = 0; r < 4; ++r)
             out.qs[j][lane][r] = bytes4(src.block(repack_row(lane, r), j), &block_q8_0::qs, repack_col(lane, r));
-    if (lane >= 16) return;
-    for (int j = 0; j < 8; ++j) {
-        const block_q8_0 *block = src.block(lane, j);
-        out.d[lane][j] = block ? block->d : 0;
-    }
+    repack_scales(src, lane, out);
 }
 
 // gridDim.x covers the tiles of a slab, gridDim.y is slabs.

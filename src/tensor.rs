@@ -8,14 +8,14 @@ mod tiles;
 
 pub use paged::{CacheType, PAGE_ROWS, PagedRows, RaggedRows};
 pub use quantized::{DeviceActivations, QuantizedRows};
-pub use tiles::{DeviceTiles, GemmScratch, QuantizedTiles, TILE_TOKENS};
+pub use tiles::{ActivationFormat, DeviceTiles, GemmScratch, QuantizedTiles, TILE_TOKENS};
 
 use std::sync::Arc;
 
 use half::{bf16, f16};
 
 use crate::cpu::Cpu;
-use crate::cuda::{Buffer, Gpu, linear_int8};
+use crate::cuda::{Buffer, Gpu, linear_tiled};
 use crate::error::{Error, Result};
 use crate::quant::tiles::tile_bytes;
 use crate::quant::{GgmlType, Weight};
@@ -105,7 +105,8 @@ pub enum Precision {
     /// Activations stay f32; weights are dequantized.
     #[default]
     Exact,
-    /// Activations are rounded to int8 with one f32 scale for 32 values.
+    /// Activations are rounded to int8 with one f32 scale for 32 values; on GPUs, by number of tokens, to f16 where that is as fast
+    /// ([`ActivationFormat`]).
     /// On the CPU this follows the numerics of the integer kernels, for comparison; it is not faster.
     Fast,
 }
@@ -441,7 +442,7 @@ impl Matrix {
         Ok(Matrix { device: device.clone(), shape, storage })
     }
 
-    /// The same for linear layers on int8 activations ([`Precision::Fast`]) alone: on a GPU types that have tiles are repacked,
+    /// The same for linear layers on rounded activations ([`Precision::Fast`]) alone: on a GPU types that have tiles are repacked,
     /// which takes the memory of the blocks a second time meanwhile. Elsewhere, and for other types, as [`Matrix::new`].
     ///
     /// # Errors
@@ -449,7 +450,7 @@ impl Matrix {
     pub fn for_fast_linear(device: &Device, weight: Weight) -> Result<Self> {
         match device {
             Device::Cuda(gpu) if tile_bytes(weight.ty()).is_some() && !weight.shape().contains(&0) => {
-                let storage = MatrixStorage::Tiles(Arc::new(linear_int8::repack(gpu, &weight)?));
+                let storage = MatrixStorage::Tiles(Arc::new(linear_tiled::repack(gpu, &weight)?));
                 Ok(Matrix { device: device.clone(), shape: weight.shape(), storage })
             }
             _ => Self::new(device, weight),

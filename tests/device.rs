@@ -50,7 +50,7 @@ mod device {
     crate::suites::dequantize::dequantize_properties!(crate::device::devices, 256);
     crate::suites::embedding::embedding_properties!(crate::device::devices, 256);
     crate::suites::linear::linear_properties!(crate::device::devices, 256);
-    crate::suites::linear_int8::linear_int8_properties!(crate::device::devices, 256);
+    crate::suites::linear_tiled::linear_tiled_properties!(crate::device::devices, 256);
     crate::suites::memory::memory_properties!(crate::device::devices, 1);
     crate::suites::norm::norm_properties!(crate::device::devices, 128);
     crate::suites::overlap::overlap_properties!(crate::device::devices, 1);

@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime};
 
 use glm5::cuda::Environment;
 use glm5::cuda::roofs::Roofs;
-use glm5::kernels::Entry;
+use glm5::kernels::{Entry, linear_gemm, linear_gemm_wide};
 
 use super::baselines::{Baseline, Case};
 
@@ -52,19 +52,29 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Of a row that takes `seconds`; kernels of f16 arithmetic have it in the names of their families.
+    /// Of a row that takes `seconds`. What `kernels` round activations to decides between the roofs of matrix units.
     pub fn of(work: Work, kernels: &[(Entry, u64)], roofs: &Roofs, seconds: f64) -> Option<Self> {
         let memory = work.memory.map(|memory| match memory {
             Memory::Copy => ("memory", "copy", work.bytes as f64 / roofs.copy),
             Memory::Read => ("memory", "read", work.bytes as f64 / roofs.read_of(work.bytes as u64)),
         });
-        let f16 = kernels.iter().any(|(entry, _)| entry.family().contains("f16"));
-        let (unit, rate) = if f16 { ("f16", roofs.f16) } else { ("s8", roofs.s8) };
+        let (unit, rate) = if kernels.iter().any(|(entry, _)| is_f16(*entry)) {
+            ("f16", roofs.f16)
+        } else {
+            ("s8", roofs.s8)
+        };
         let arithmetic = work.operations.map(|n| ("arithmetic", unit, n as f64 / rate));
         let floors = memory.into_iter().chain(arithmetic);
         let (bound, roof, floor) = floors.max_by(|(.., a), (.., b)| a.total_cmp(b))?;
         Some(Bound { bound, roof, share: floor / seconds })
     }
+}
+
+/// Whether a kernel multiplies f16 activations; those of the other linear layers with operations are int8.
+fn is_f16(entry: Entry) -> bool {
+    let narrow = linear_gemm::INSTANCES.iter().map(|i| (i.entry, i.act));
+    let mut all = narrow.chain(linear_gemm_wide::INSTANCES.iter().map(|i| (i.entry, i.act)));
+    all.any(|gemm| gemm == (entry, 16))
 }
 
 pub struct Report(RefCell<State>);

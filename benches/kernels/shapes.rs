@@ -1,7 +1,7 @@
-//! The linear layers of GLM-5 that integer kernels run, at full width and as the part that one of eight GPUs has.
+//! The linear layers of GLM-5 that are one matrix in tiles, at full width and as the part that one of eight GPUs has.
 //!
-//! Not here: `k_b` and `v_b`, one matrix per head, which `head_linear` multiplies; the experts; the router and the indexer's
-//! weights, which files have as F32.
+//! Not here: `k_b` and `v_b` with one matrix per head, which `linear_fused` has (here is `k_b` as one matrix of all their rows); the
+//! experts; the router and the indexer's weights, which files have as F32.
 
 use glm5::quant::{GgmlType, tiles};
 
@@ -11,8 +11,8 @@ pub struct Shape {
     /// The tensors that have it; of eight parts where it says so.
     pub what: &'static str,
     pub k: usize,
-    /// Of those that there are kernels for; see [`Shape::types`].
     pub n: usize,
+    /// Those that there are kernels for are run; see [`Shape::types`].
     pub types: &'static [GgmlType],
     /// Numbers of tokens.
     pub tokens: &'static [usize],

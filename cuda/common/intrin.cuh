@@ -18,6 +18,7 @@
 #else
 #include "../host/async.hpp"
 #include "../host/cuda_names.hpp"
+#include "../host/half.hpp"
 #include "../host/launch.hpp"
 #include "../host/mma.hpp"
 #define PTX_OR_TWIN(ptx, twin) twin
@@ -74,9 +75,6 @@ template <class V> INTRIN V vector_at(const void *p) {
     return v;
 }
 
-// The compiler moves no load or store across it; no instruction. Keeps loads from being issued so early that registers run out.
-INTRIN void compiler_fence() { asm volatile("" ::: "memory"); }
-
 // Conversions -------------------------------------------------------------------------------------
 
 INTRIN float bf16_to_f32(uint16_t bits) { return bf16_to_f32_soft(bits); } // a shift on both sides
@@ -120,6 +118,23 @@ INTRIN uint32_t sub_bf16x2(uint32_t a, uint32_t b) {
     PTX_OR_TWIN(asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(b), "r"(0xbf80bf80u), "r"(a)), // b * -1 + a
                 (d = f32_to_bf16_soft(bf16_to_f32_soft((uint16_t)a) - bf16_to_f32_soft((uint16_t)b)),
                  d |= (uint32_t)f32_to_bf16_soft(bf16_to_f32_soft(a >> 16) - bf16_to_f32_soft(b >> 16)) << 16));
+    return d;
+}
+
+// Two f16 at a time; products are exact before the sum or the rounding.
+INTRIN uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t d;
+    PTX_OR_TWIN(asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c)), d = emu::fma_f16x2(a, b, c));
+    return d;
+}
+INTRIN uint32_t mul_f16x2(uint32_t a, uint32_t b) {
+    uint32_t d;
+    PTX_OR_TWIN(asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b)), d = emu::fma_f16x2(a, b, 0x80008000u));
+    return d;
+}
+INTRIN uint32_t add_f16x2(uint32_t a, uint32_t b) {
+    uint32_t d;
+    PTX_OR_TWIN(asm("add.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b)), d = emu::fma_f16x2(a, 0x3c003c00u, b));
     return d;
 }
 
@@ -227,6 +242,14 @@ INTRIN void mma_m16n8k16_bf16_zero(float (&d)[4], const uint32_t (&a)[4], const 
                              : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
                              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(0.f)),
                 (d[0] = d[1] = d[2] = d[3] = 0.f, emu::mma_m16n8k16_bf16(d, a, b, site)));
+}
+
+INTRIN void mma_m16n8k16_f16_zero(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2] AND_SITE) {
+    PTX_OR_TWIN(asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                             "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+                             : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(0.f)),
+                (d[0] = d[1] = d[2] = d[3] = 0.f, emu::mma_m16n8k16_f16(d, a, b, site)));
 }
 
 // D = c + A B: sums that begin with the same number need no registers for it.
@@ -393,6 +416,15 @@ INTRIN float computed_here(float x) {
 INTRIN void griddep_wait() { PTX_OR_TWIN(asm volatile("griddepcontrol.wait;" : : : "memory"), emu::griddep_wait()); }
 INTRIN void griddep_launch_dependents() {
     PTX_OR_TWIN(asm volatile("griddepcontrol.launch_dependents;" : : : "memory"), (void)0);
+}
+
+// Registers a thread may use from here on: 24 to 256, in eights; more are there once others have given them up. By all warps of a
+// group of four. sm_90a; nothing to the emulator.
+template <int kRegisters> INTRIN void registers_fewer() {
+    PTX_OR_TWIN(asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(kRegisters)), (void)0);
+}
+template <int kRegisters> INTRIN void registers_more() {
+    PTX_OR_TWIN(asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kRegisters)), (void)0);
 }
 
 // cp.async: per-thread asynchronous copies, global to shared memory -------------------------------

@@ -11,6 +11,7 @@
 //
 // Tiles lie in shared memory. All numbers are exact: an f16 times an integer of 6 or 8 bits is an f32.
 #pragma once
+#include "q5_0.cuh"
 #include "q5k.cuh"
 #include "q6k.cuh"
 #include "q8_0.cuh"
@@ -19,6 +20,17 @@ template <class Block> struct tile;
 
 // Register r of columns s * 32 and on from nibbles.
 INTRIN uint32_t tile_nibbles(uint32_t word, int s) { return word >> 4 * s & 0x0f0f0f0fu; }
+
+// The same of five bits.
+template <class Tile> INTRIN void tile_fives(const Tile &w, int i, int lane, uint32_t (&a)[2][4]) {
+    const uint4 qs = vector_at<uint4>(w.qs[i][lane]);
+    const uint32_t words[4] = {qs.x, qs.y, qs.z, qs.w};
+    const uint32_t high = w.qh[i][lane];
+#pragma unroll
+    for (int s = 0; s < 2; ++s)
+#pragma unroll
+        for (int r = 0; r < 4; ++r) a[s][r] = tile_nibbles(words[r], s) | (high >> (4 * s + r) & 0x01010101u) << 4;
+}
 
 // Bytes 2 i and 2 i + 1, below 128, as two bf16.
 INTRIN uint32_t bytes_to_bf16x2(uint32_t bytes, int i) {
@@ -59,15 +71,7 @@ template <> struct tile<block_q4_K> : tile_k4<tile_q4_K> {
 };
 
 template <> struct tile<block_q5_K> : tile_k4<tile_q5_K> {
-    static INTRIN void fragments(const tile_q5_K &w, int i, int lane, uint32_t (&a)[2][4]) {
-        const uint4 qs = vector_at<uint4>(w.qs[i][lane]);
-        const uint32_t words[4] = {qs.x, qs.y, qs.z, qs.w};
-        const uint32_t high = w.qh[i][lane];
-#pragma unroll
-        for (int s = 0; s < 2; ++s)
-#pragma unroll
-            for (int r = 0; r < 4; ++r) a[s][r] = tile_nibbles(words[r], s) | (high >> (4 * s + r) & 0x01010101u) << 4;
-    }
+    static INTRIN void fragments(const tile_q5_K &w, int i, int lane, uint32_t (&a)[2][4]) { tile_fives(w, i, lane, a); }
 };
 
 template <> struct tile<block_q6_K> {
@@ -99,22 +103,36 @@ template <> struct tile<block_q6_K> {
     }
 };
 
-template <> struct tile<block_q8_0> {
-    using type = tile_q8_0;
+// What Q5_0 and Q8_0 share: a scale for each of 8 blocks.
+template <class Tile> struct tile_scaled {
+    using type = Tile;
     static constexpr int kGroups = 1;
     static constexpr bool kMins = false;
 
+    using row = uint4; // eight f16
+    static INTRIN row load(const Tile &w, int r) { return vector_at<uint4>(w.d[r]); }
+    static INTRIN void scales(row head, int i, float (&s)[2]) {
+        const uint32_t two = i == 0 ? head.x : i == 1 ? head.y : i == 2 ? head.z : head.w;
+        s[0] = f16_to_f32(static_cast<uint16_t>(two)), s[1] = f16_to_f32(static_cast<uint16_t>(two >> 16));
+    }
+};
+
+template <> struct tile<block_q5_0> : tile_scaled<tile_q5_0> {
+    static INTRIN void fragments(const tile_q5_0 &w, int i, int lane, uint32_t (&a)[2][4]) {
+        tile_fives(w, i, lane, a);
+#pragma unroll
+        for (int s = 0; s < 2; ++s)
+#pragma unroll
+            for (int r = 0; r < 4; ++r) a[s][r] = minus4<16>(a[s][r]);
+    }
+};
+
+template <> struct tile<block_q8_0> : tile_scaled<tile_q8_0> {
     static INTRIN void fragments(const tile_q8_0 &w, int i, int lane, uint32_t (&a)[2][4]) {
 #pragma unroll
         for (int s = 0; s < 2; ++s) {
             const uint4 qs = vector_at<uint4>(w.qs[2 * i + s][lane]);
             a[s][0] = qs.x, a[s][1] = qs.y, a[s][2] = qs.z, a[s][3] = qs.w;
         }
-    }
-    using row = uint4; // eight f16
-    static INTRIN row load(const tile_q8_0 &w, int r) { return vector_at<uint4>(w.d[r]); }
-    static INTRIN void scales(row head, int i, float (&s)[2]) {
-        const uint32_t two = i == 0 ? head.x : i == 1 ? head.y : i == 2 ? head.z : head.w;
-        s[0] = f16_to_f32(static_cast<uint16_t>(two)), s[1] = f16_to_f32(static_cast<uint16_t>(two >> 16));
     }
 };

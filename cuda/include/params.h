@@ -43,7 +43,7 @@ typedef struct { uint8_t qs[32]; uint8_t qh[16]; uint8_t scales[8]; } block_iq1_
 
 /* Tiles -----------------------------------------------------------------------------------------------------------------
  *
- * What the integer matrix instruction takes, in the order in which lanes take it, so that every load is 16 neighbouring bytes
+ * What matrix instructions take, in the order in which lanes of the integer one take it, so that every load is 16 neighbouring bytes
  * per lane. A lane l = 4 g + t of a warp holds of 32 columns (k) the columns 16 r + 4 t to 16 r + 4 t + 3, r = 0 and 1.
  *
  * Tiles of weights are 16 rows of 256 columns, those of a matrix row tile by row tile, along k within. Register r of lane
@@ -60,6 +60,8 @@ typedef struct { uint32_t qs[4][32][4]; tile_head_k4 heads[16]; } tile_q4_K;
 typedef struct { uint32_t qs[4][32][4]; uint32_t qh[4][32]; tile_head_k4 heads[16]; } tile_q5_K;
 /** The upper two bits: of byte e of register r, bits 8 e + 2 r of `qh[i][lane][s]`, s for the nibble. */
 typedef struct { uint32_t qs[4][32][4]; uint32_t qh[4][32][2]; int8_t scales[16][16]; uint16_t d[16]; } tile_q6_K;
+/** Nibbles and fifth bits as those of Q5_K. */
+typedef struct { uint32_t qs[4][32][4]; uint32_t qh[4][32]; uint16_t d[16][8]; } tile_q5_0;
 /** Columns 32 j and on in `qs[j]`. */
 typedef struct { uint32_t qs[8][32][4]; uint16_t d[16][8]; } tile_q8_0;
 
@@ -73,6 +75,17 @@ typedef struct {
      *  blocks 2 t and 2 t + 1. */
     uint32_t sums[32][2];
 } tile_act;
+
+/** The same as f16, each token times the power of two that takes its largest value to [2^9, 2^10). */
+typedef struct {
+    /** Of token g, for each block of 32 columns: of columns 4 t + (0, 1, 2, 3) the first and the third in word 0, the second and
+     *  the fourth in word 1; the same 16 columns further in words 2 and 3. */
+    uint32_t x[8][32][4];
+    /** As in tile_act, two f16. */
+    uint32_t sums[32][2];
+    /** Of each token: the inverse of its power of two; NaN if one of its values is not finite. */
+    float scales[8];
+} tile_act_f16;
 
 /* Params ----------------------------------------------------------------------------------------------------------------
  *
@@ -140,7 +153,7 @@ typedef struct {
 typedef struct {
     /** `[m, k]` */
     const float *x;
-    /** `[m / 8, k / 256]`, both rounded up: what is behind the end is zeros. */
+    /** `[k / 256, m / 8]`, both rounded up: what is behind the end is zeros. */
     tile_act *out;
     /** Tokens. */
     uint32_t m;
@@ -148,40 +161,72 @@ typedef struct {
     uint32_t k;
 } quantize_params;
 
-/** Linear layer on int8 activations. */
+/** Rows to f16 tiles. One matrix, or a part of each row for each of several. */
 typedef struct {
-    /** `[n / 16, k_tiles]` tiles, the first rounded up. */
-    const void *w;
-    /** `[m / 8, k_tiles]`, the first rounded up. */
-    const tile_act *x;
-    /** `[m, n]` */
-    float *y;
+    /** `[m]` rows `x_stride` apart; slab s takes `k` columns from `s * x_slab` on. Aligned to 16, as are the strides. */
+    const float *x;
+    /** `[slabs, k / 256, m / 8]`, rounded up: what is behind the end is zeros. As many slabs as the grid is high. */
+    tile_act_f16 *out;
+    /** Values from row to row. */
+    uint64_t x_stride;
+    /** Values from slab to slab. */
+    uint64_t x_slab;
     /** Tokens. */
     uint32_t m;
+    /** Columns, a multiple of 32. */
+    uint32_t k;
+} quantize_f16_params;
+
+/** One matrix of a launch. */
+typedef struct {
+    /** `[n / 16, k_tiles]` tiles, the first rounded up; as many times as there are slabs. */
+    const void *w;
+    /** `[m]` rows `y_stride` apart; unused, and may be null, of the second matrix of a pair. */
+    float *y;
     /** Outputs. */
     uint32_t n;
+    /** Values from row to row of `y`. */
+    uint32_t y_stride;
+} linear_group;
+
+enum { LINEAR_GROUPS = 4 };
+
+/** Linear layers of one type on the same int8 activations, for up to 8 tokens. */
+typedef struct {
+    /** With SwiGLU pairs of gate and up with the same `n`, of which the first has `y`. */
+    linear_group groups[LINEAR_GROUPS];
+    /** Those that there are. */
+    uint32_t n_groups;
+    /** Tokens. */
+    uint32_t m;
+    /** `[k_tiles, 1]` */
+    const tile_act *x;
     /** Tiles along a row. */
     uint32_t k_tiles;
-} linear_int8_params;
+} linear_decode_params;
 
-/** Linear layer on int8 activations, for many tokens. */
+/** Linear layers of one type on the same activations, for any number of tokens. */
 typedef struct {
-    /** `[n / 16, k_tiles]` tiles, the first rounded up. */
-    const void *w;
-    /** `[m / 8, k_tiles]`, the first rounded up. */
-    const tile_act *x;
-    /** `[m, n]` */
-    float *y;
+    /** With SwiGLU pairs of gate and up with the same `n`, of which the first has `y`. */
+    linear_group groups[LINEAR_GROUPS];
+    /** Those that there are. */
+    uint32_t n_groups;
+    /** Tokens. */
+    uint32_t m;
+    /** `[slabs, k_tiles, m / 8]`, the last rounded up: tile_act_f16, or tile_act. */
+    const void *x;
     /** `[gridDim.x, 2, rows, tokens]` of what a block of threads holds, for tiles that several share; aligned to 16. */
     float *partial;
     /** `[gridDim.x]`, zeros before the first launch; the kernel leaves zeros. */
     uint32_t *arrived;
-    /** Tokens. */
-    uint32_t m;
-    /** Outputs. */
-    uint32_t n;
     /** Tiles along a row. */
     uint32_t k_tiles;
+    /** Matrices of each group, each with activations of its own. */
+    uint32_t slabs;
+    /** Values of a row of `y` from slab to slab. */
+    uint32_t y_slab;
+    /** Whether a tile of `y` may be cut along K, for several blocks of threads. */
+    uint32_t cut;
 } linear_gemm_params;
 
 /** Rows of a table by token id. */

@@ -49,7 +49,7 @@ pub(crate) fn embed<T: Float>(
     holds("embedding", &table.blocks, vocab * row_bytes(table, hidden)?)?;
     holds("embedding", tokens, n)?;
     holds("embedding", out, n * hidden)?;
-    let [vocab, hidden_32] = counts(vocab, hidden)?;
+    let (vocab, hidden_32) = (count("rows of a table", vocab)?, count("columns of a table", hidden)?);
     let config = DequantizeConfig::pick_rows(table.ty, T::TYPE, n, hidden)?;
     let _turn = gpu.turn();
     let params = embed_params {
@@ -64,14 +64,11 @@ pub(crate) fn embed<T: Float>(
     unsafe { gpu.launch(config.entry, [config.grid, 1, 1], &params) }
 }
 
-/// Rows and columns of a table, which the kernel adds to in 32 bits.
-fn counts(vocab: usize, hidden: usize) -> Result<[u32; 2]> {
-    match (i32::try_from(vocab), i32::try_from(hidden)) {
-        (Ok(vocab), Ok(hidden)) => Ok([vocab.unsigned_abs(), hidden.unsigned_abs()]),
-        _ => Err(Error::unsupported(
-            format!("a table of [{vocab}, {hidden}]"),
-            "rows and columns are 31 bits wide",
-        )),
+/// A number of things that a kernel counts in 32 bits and may add to.
+pub(super) fn count(what: &str, n: usize) -> Result<u32> {
+    match i32::try_from(n) {
+        Ok(n) => Ok(n.unsigned_abs()),
+        Err(_) => Err(Error::unsupported(format!("{n} {what}"), "counts are 31 bits wide")),
     }
 }
 
@@ -95,11 +92,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_have_31_bits_of_rows_and_columns() {
+    fn counts_have_31_bits() {
         let most = i32::MAX as usize;
-        assert_eq!(counts(most, most).unwrap(), [u32::MAX / 2; 2]);
-        for (vocab, hidden) in [(1, most + 1), (most + 1, 1), (1, u32::MAX as usize), (1, 1 << 40)] {
-            let refused = counts(vocab, hidden);
+        assert_eq!(count("rows", most).unwrap(), u32::MAX / 2);
+        for n in [most + 1, u32::MAX as usize, 1 << 40] {
+            let refused = count("rows", n);
             assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
         }
     }

@@ -1,14 +1,16 @@
 //! Launches of the linear layers. Shapes were checked by [`crate::ops`].
 
-use super::dequantize::{holds, row_bytes};
-use super::linear_int8;
+use super::dequantize::{count, holds, row_bytes};
+use super::linear_tiled;
 use crate::error::{Error, Result};
 use crate::ops::linear::config::{LinearConfig, LinearProblem};
 use crate::sys::{ROUND_BF16, ROUND_INT8, ROUND_NONE, linear_params, linear_round};
-use crate::tensor::{Heads, Matrix, Precision, QuantizedTiles, Tensor};
+use crate::tensor::{ActivationFormat, Heads, Matrix, Precision, QuantizedTiles, Tensor};
 
-/// `ys[i] = ws[i] x`: one launch for each. Matrices in tiles share activations that are rounded once, into memory of this call,
-/// so that it cannot be recorded in a graph.
+const TILES_ARE_FAST: &str = "a matrix in tiles takes rounded activations: precision `fast`";
+
+/// `ys[i] = ws[i] x`: one launch for each matrix in blocks. Those in tiles share launches, and activations that are rounded once,
+/// into memory of this call, so that it cannot be recorded in a graph.
 pub(crate) fn linear_many(
     ws: &[&Matrix],
     x: &Tensor,
@@ -17,18 +19,22 @@ pub(crate) fn linear_many(
 ) -> Result<()> {
     let _turn = x.cuda()?.gpu().turn();
     if precision != Precision::Fast && ws.iter().any(|w| w.is_tiled()) {
-        let why = "a matrix in tiles takes int8 activations: precision `fast`";
-        return Err(Error::unsupported("an exact linear layer", why));
+        return Err(Error::unsupported("an exact linear layer", TILES_ARE_FAST));
     }
-    let mut in_tiles = Vec::new();
+    let (mut in_tiles, mut tiled_ys) = (Vec::new(), Vec::new());
     let mut in_blocks = Vec::new();
     for (w, y) in ws.iter().zip(ys) {
-        if w.is_tiled() { in_tiles.push((w, y)) } else { in_blocks.push((w, y)) }
+        if w.is_tiled() {
+            in_tiles.push(*w);
+            tiled_ys.push(&mut **y);
+        } else {
+            in_blocks.push((w, y));
+        }
     }
     // Before addresses are taken that kernels write to: memory that is cleared would count as the end of those kernels.
     let q = match in_tiles.is_empty() {
         true => None,
-        false => Some(QuantizedTiles::on(x.cuda()?.gpu(), x.rows(), x.cols())?),
+        false => Some(QuantizedTiles::on(x.cuda()?.gpu(), [x.rows(), 1, x.cols()], None)?),
     };
     let all = in_blocks.into_iter().map(|(w, y)| {
         let (x_part, y_part) = (Heads::one(0, w.cols()), Heads::one(0, w.rows()));
@@ -37,8 +43,8 @@ pub(crate) fn linear_many(
     // None runs unless all can.
     let all = all.collect::<Result<Vec<_>>>()?;
     if let Some(mut q) = q {
-        linear_int8::quantize(x, &mut q)?;
-        in_tiles.into_iter().try_for_each(|(w, y)| linear_int8::linear_int8(w, &mut q, y))?;
+        linear_tiled::quantize(x, Heads::one(0, x.cols()), &mut q)?;
+        linear_tiled::linear_tiled(&in_tiles, &mut q, &mut tiled_ys, None)?;
     }
     all.iter().try_for_each(|launch| launch.run(x))
 }
@@ -52,7 +58,17 @@ pub(crate) fn head_linear(
     y_heads: Heads,
     precision: Precision,
 ) -> Result<()> {
-    let _turn = x.cuda()?.gpu().turn();
+    let gpu = x.cuda()?.gpu();
+    let _turn = gpu.turn();
+    if w.is_tiled() {
+        if precision != Precision::Fast {
+            return Err(Error::unsupported("an exact linear layer", TILES_ARE_FAST));
+        }
+        let format = Some(ActivationFormat::F16);
+        let mut q = QuantizedTiles::on(gpu, [x.rows(), x_heads.n, x_heads.len], format)?;
+        linear_tiled::quantize(x, x_heads, &mut q)?;
+        return linear_tiled::head_linear_tiled(w, &mut q, y, y_heads);
+    }
     Launch::new(w, x, x_heads, y, y_heads, round(w, precision, ROUND_BF16)?)?.run(x)
 }
 
@@ -84,12 +100,6 @@ impl Launch {
         holds("linear", x, m * x_cols)?;
         holds("linear", y, m * y_cols)?;
         let config = LinearConfig::pick(LinearProblem { ty: w.ty, m, n, slabs })?;
-        let size = |what: &str, size: usize| match i32::try_from(size) {
-            Ok(size) => Ok(size as u32),
-            Err(_) => {
-                Err(Error::unsupported(format!("{size} {what} of a linear layer"), "counts are 31 bits wide"))
-            }
-        };
         let params = linear_params {
             w: w.blocks.as_ptr().cast(),
             x: x.as_ptr().wrapping_add(x_heads.offset),
@@ -98,9 +108,9 @@ impl Launch {
             y_stride: y_cols as u64,
             x_head: x_heads.stride as u64,
             y_head: y_heads.stride as u64,
-            m: size("tokens", m)?,
-            n: size("outputs", n)?,
-            k: size("inputs", k)?,
+            m: count("tokens", m)?,
+            n: count("outputs", n)?,
+            k: count("inputs", k)?,
             round,
         };
         Ok(Launch { config, params })

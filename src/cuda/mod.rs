@@ -13,7 +13,7 @@ pub mod environment;
 mod gpu;
 mod graph;
 pub(crate) mod linear;
-pub(crate) mod linear_int8;
+pub(crate) mod linear_tiled;
 pub(crate) mod norm;
 mod order;
 pub mod roofs;

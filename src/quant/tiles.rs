@@ -1,4 +1,4 @@
-//! Weights in tiles of 16 rows and 256 columns, in the order in which integer matrix instructions take them: the layout of
+//! Weights in tiles of 16 rows and 256 columns, in the order in which matrix instructions take them: the layout of
 //! `cuda/include/params.h`, told here once more in plain loops over bits. Kernels repack on the device; this is what they are
 //! held to, and the way back.
 //!
@@ -14,7 +14,8 @@ pub const TILE_ROWS: usize = 16;
 pub const TILE_COLS: usize = 256;
 
 /// Types that have tiles.
-pub const TYPES: [GgmlType; 4] = [GgmlType::Q4_K, GgmlType::Q5_K, GgmlType::Q6_K, GgmlType::Q8_0];
+pub const TYPES: [GgmlType; 5] =
+    [GgmlType::Q5_0, GgmlType::Q8_0, GgmlType::Q4_K, GgmlType::Q5_K, GgmlType::Q6_K];
 
 /// Bytes of a tile; `None` if the type has no tiles.
 pub fn tile_bytes(ty: GgmlType) -> Option<usize> {
@@ -63,10 +64,10 @@ pub fn unpack(ty: GgmlType, shape: [usize; 3], tiles_bytes: &[u8]) -> Result<Vec
     Ok(out)
 }
 
-fn supported(ty: GgmlType) -> Result<usize> {
-    tile_bytes(ty).ok_or_else(|| {
-        Error::unsupported(format!("tiles of {ty}"), "only Q4_K, Q5_K, Q6_K and Q8_0 have them")
-    })
+/// [`tile_bytes`] of a type that has tiles.
+pub(crate) fn supported(ty: GgmlType) -> Result<usize> {
+    tile_bytes(ty)
+        .ok_or_else(|| Error::unsupported(format!("tiles of {ty}"), format!("only {TYPES:?} have them")))
 }
 
 /// For every bit of the blocks of a stack where it is there and where in the tiles.
@@ -96,6 +97,10 @@ fn bit_in_tile(ty: GgmlType, row: usize, col: usize, bit: usize) -> usize {
     let register = |c: usize| row / 8 + c / 16 * 2;
     // A nibble of byte l of the low bits of columns 64 i + l and 64 i + l + 32.
     let nibbles = |i: usize, l: usize| 8 * (((i * 32 + lane(l)) * 4 + register(l)) * 4 + l % 4);
+    // The fifth bit of column 32 j + l.
+    let fifth = |j: usize, l: usize| {
+        8 * (4 * 32 * 16 + (j / 2 * 32 + lane(l)) * 4 + l % 4) + 4 * (j % 2) + register(l)
+    };
     let (qs, heads) = (4 * 32 * 16, |planes: usize, bytes: usize| 8 * (planes + row * bytes));
     match ty {
         GgmlType::Q4_K => match byte {
@@ -104,10 +109,7 @@ fn bit_in_tile(ty: GgmlType, row: usize, col: usize, bit: usize) -> usize {
         },
         GgmlType::Q5_K => match byte {
             0..16 => heads(qs + 512, 16) + bit,
-            16..48 => {
-                let (l, j) = (byte - 16, in_byte); // of column 32 j + l
-                8 * (qs + (j / 2 * 32 + lane(l)) * 4 + l % 4) + 4 * (j % 2) + register(l)
-            }
+            16..48 => fifth(in_byte, byte - 16),
             _ => nibbles((byte - 48) / 32, (byte - 48) % 32) + in_byte,
         },
         GgmlType::Q6_K => match byte {
@@ -125,6 +127,14 @@ fn bit_in_tile(ty: GgmlType, row: usize, col: usize, bit: usize) -> usize {
             192..208 => heads(qs + 1024, 16) + bit - 8 * 192,
             _ => heads(qs + 1024 + 256, 2) + bit - 8 * 208,
         },
+        GgmlType::Q5_0 => {
+            let j = col / 32;
+            match byte {
+                0..2 => 8 * (qs + 512 + (row * 8 + j) * 2) + bit,
+                2..6 => fifth(j, bit - 16),
+                _ => nibbles(j / 2, byte - 6 + in_byte / 4 * 16) + 4 * (j % 2) + in_byte % 4,
+            }
+        }
         _ => {
             let j = col / 32;
             match byte {
@@ -162,8 +172,10 @@ mod tests {
                 assert_eq!(ones(&packed), ones(w.bytes()), "{ty} {shape:?}");
             }
         }
-        let w = weight(GgmlType::Q8_0, [1, 5, 96]);
-        assert_eq!(unpack(GgmlType::Q8_0, [1, 5, 96], &pack(&w).unwrap()).unwrap(), w.bytes()[..]);
+        for ty in [GgmlType::Q5_0, GgmlType::Q8_0] {
+            let w = weight(ty, [1, 5, 96]);
+            assert_eq!(unpack(ty, [1, 5, 96], &pack(&w).unwrap()).unwrap(), w.bytes()[..]);
+        }
     }
 
     #[test]

@@ -19,6 +19,25 @@ const _: () = {
     ["Offset of field: tile_act::scales"][::core::mem::offset_of!(tile_act, scales) - 2048usize];
     ["Offset of field: tile_act::sums"][::core::mem::offset_of!(tile_act, sums) - 2560usize];
 };
+#[doc = " The same as f16, each token times the power of two that takes its largest value to [2^9, 2^10)."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct tile_act_f16 {
+    #[doc = " Of token g, for each block of 32 columns: of columns 4 t + (0, 1, 2, 3) the first and the third in word 0, the second and\n  the fourth in word 1; the same 16 columns further in words 2 and 3."]
+    pub x: [[[u32; 4usize]; 32usize]; 8usize],
+    #[doc = " As in tile_act, two f16."]
+    pub sums: [[u32; 2usize]; 32usize],
+    #[doc = " Of each token: the inverse of its power of two; NaN if one of its values is not finite."]
+    pub scales: [f32; 8usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tile_act_f16"][::core::mem::size_of::<tile_act_f16>() - 4384usize];
+    ["Alignment of tile_act_f16"][::core::mem::align_of::<tile_act_f16>() - 4usize];
+    ["Offset of field: tile_act_f16::x"][::core::mem::offset_of!(tile_act_f16, x) - 0usize];
+    ["Offset of field: tile_act_f16::sums"][::core::mem::offset_of!(tile_act_f16, sums) - 4096usize];
+    ["Offset of field: tile_act_f16::scales"][::core::mem::offset_of!(tile_act_f16, scales) - 4352usize];
+};
 #[doc = " dst = src."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -134,7 +153,7 @@ const _: () = {
 pub struct quantize_params {
     #[doc = " `[m, k]`"]
     pub x: *const f32,
-    #[doc = " `[m / 8, k / 256]`, both rounded up: what is behind the end is zeros."]
+    #[doc = " `[k / 256, m / 8]`, both rounded up: what is behind the end is zeros."]
     pub out: *mut tile_act,
     #[doc = " Tokens."]
     pub m: u32,
@@ -150,71 +169,132 @@ const _: () = {
     ["Offset of field: quantize_params::m"][::core::mem::offset_of!(quantize_params, m) - 16usize];
     ["Offset of field: quantize_params::k"][::core::mem::offset_of!(quantize_params, k) - 20usize];
 };
-#[doc = " Linear layer on int8 activations."]
+#[doc = " Rows to f16 tiles. One matrix, or a part of each row for each of several."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct linear_int8_params {
-    #[doc = " `[n / 16, k_tiles]` tiles, the first rounded up."]
-    pub w: *const ::core::ffi::c_void,
-    #[doc = " `[m / 8, k_tiles]`, the first rounded up."]
-    pub x: *const tile_act,
-    #[doc = " `[m, n]`"]
-    pub y: *mut f32,
+pub struct quantize_f16_params {
+    #[doc = " `[m]` rows `x_stride` apart; slab s takes `k` columns from `s * x_slab` on. Aligned to 16, as are the strides."]
+    pub x: *const f32,
+    #[doc = " `[slabs, k / 256, m / 8]`, rounded up: what is behind the end is zeros. As many slabs as the grid is high."]
+    pub out: *mut tile_act_f16,
+    #[doc = " Values from row to row."]
+    pub x_stride: u64,
+    #[doc = " Values from slab to slab."]
+    pub x_slab: u64,
     #[doc = " Tokens."]
     pub m: u32,
+    #[doc = " Columns, a multiple of 32."]
+    pub k: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of quantize_f16_params"][::core::mem::size_of::<quantize_f16_params>() - 40usize];
+    ["Alignment of quantize_f16_params"][::core::mem::align_of::<quantize_f16_params>() - 8usize];
+    ["Offset of field: quantize_f16_params::x"][::core::mem::offset_of!(quantize_f16_params, x) - 0usize];
+    ["Offset of field: quantize_f16_params::out"][::core::mem::offset_of!(quantize_f16_params, out) - 8usize];
+    ["Offset of field: quantize_f16_params::x_stride"]
+        [::core::mem::offset_of!(quantize_f16_params, x_stride) - 16usize];
+    ["Offset of field: quantize_f16_params::x_slab"]
+        [::core::mem::offset_of!(quantize_f16_params, x_slab) - 24usize];
+    ["Offset of field: quantize_f16_params::m"][::core::mem::offset_of!(quantize_f16_params, m) - 32usize];
+    ["Offset of field: quantize_f16_params::k"][::core::mem::offset_of!(quantize_f16_params, k) - 36usize];
+};
+#[doc = " One matrix of a launch."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct linear_group {
+    #[doc = " `[n / 16, k_tiles]` tiles, the first rounded up; as many times as there are slabs."]
+    pub w: *const ::core::ffi::c_void,
+    #[doc = " `[m]` rows `y_stride` apart; unused, and may be null, of the second matrix of a pair."]
+    pub y: *mut f32,
     #[doc = " Outputs."]
     pub n: u32,
+    #[doc = " Values from row to row of `y`."]
+    pub y_stride: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of linear_group"][::core::mem::size_of::<linear_group>() - 24usize];
+    ["Alignment of linear_group"][::core::mem::align_of::<linear_group>() - 8usize];
+    ["Offset of field: linear_group::w"][::core::mem::offset_of!(linear_group, w) - 0usize];
+    ["Offset of field: linear_group::y"][::core::mem::offset_of!(linear_group, y) - 8usize];
+    ["Offset of field: linear_group::n"][::core::mem::offset_of!(linear_group, n) - 16usize];
+    ["Offset of field: linear_group::y_stride"][::core::mem::offset_of!(linear_group, y_stride) - 20usize];
+};
+#[doc = " Linear layers of one type on the same int8 activations, for up to 8 tokens."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct linear_decode_params {
+    #[doc = " With SwiGLU pairs of gate and up with the same `n`, of which the first has `y`."]
+    pub groups: [linear_group; 4usize],
+    #[doc = " Those that there are."]
+    pub n_groups: u32,
+    #[doc = " Tokens."]
+    pub m: u32,
+    #[doc = " `[k_tiles, 1]`"]
+    pub x: *const tile_act,
     #[doc = " Tiles along a row."]
     pub k_tiles: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of linear_int8_params"][::core::mem::size_of::<linear_int8_params>() - 40usize];
-    ["Alignment of linear_int8_params"][::core::mem::align_of::<linear_int8_params>() - 8usize];
-    ["Offset of field: linear_int8_params::w"][::core::mem::offset_of!(linear_int8_params, w) - 0usize];
-    ["Offset of field: linear_int8_params::x"][::core::mem::offset_of!(linear_int8_params, x) - 8usize];
-    ["Offset of field: linear_int8_params::y"][::core::mem::offset_of!(linear_int8_params, y) - 16usize];
-    ["Offset of field: linear_int8_params::m"][::core::mem::offset_of!(linear_int8_params, m) - 24usize];
-    ["Offset of field: linear_int8_params::n"][::core::mem::offset_of!(linear_int8_params, n) - 28usize];
-    ["Offset of field: linear_int8_params::k_tiles"]
-        [::core::mem::offset_of!(linear_int8_params, k_tiles) - 32usize];
+    ["Size of linear_decode_params"][::core::mem::size_of::<linear_decode_params>() - 120usize];
+    ["Alignment of linear_decode_params"][::core::mem::align_of::<linear_decode_params>() - 8usize];
+    ["Offset of field: linear_decode_params::groups"]
+        [::core::mem::offset_of!(linear_decode_params, groups) - 0usize];
+    ["Offset of field: linear_decode_params::n_groups"]
+        [::core::mem::offset_of!(linear_decode_params, n_groups) - 96usize];
+    ["Offset of field: linear_decode_params::m"][::core::mem::offset_of!(linear_decode_params, m) - 100usize];
+    ["Offset of field: linear_decode_params::x"][::core::mem::offset_of!(linear_decode_params, x) - 104usize];
+    ["Offset of field: linear_decode_params::k_tiles"]
+        [::core::mem::offset_of!(linear_decode_params, k_tiles) - 112usize];
 };
-#[doc = " Linear layer on int8 activations, for many tokens."]
+#[doc = " Linear layers of one type on the same activations, for any number of tokens."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct linear_gemm_params {
-    #[doc = " `[n / 16, k_tiles]` tiles, the first rounded up."]
-    pub w: *const ::core::ffi::c_void,
-    #[doc = " `[m / 8, k_tiles]`, the first rounded up."]
-    pub x: *const tile_act,
-    #[doc = " `[m, n]`"]
-    pub y: *mut f32,
+    #[doc = " With SwiGLU pairs of gate and up with the same `n`, of which the first has `y`."]
+    pub groups: [linear_group; 4usize],
+    #[doc = " Those that there are."]
+    pub n_groups: u32,
+    #[doc = " Tokens."]
+    pub m: u32,
+    #[doc = " `[slabs, k_tiles, m / 8]`, the last rounded up: tile_act_f16, or tile_act."]
+    pub x: *const ::core::ffi::c_void,
     #[doc = " `[gridDim.x, 2, rows, tokens]` of what a block of threads holds, for tiles that several share; aligned to 16."]
     pub partial: *mut f32,
     #[doc = " `[gridDim.x]`, zeros before the first launch; the kernel leaves zeros."]
     pub arrived: *mut u32,
-    #[doc = " Tokens."]
-    pub m: u32,
-    #[doc = " Outputs."]
-    pub n: u32,
     #[doc = " Tiles along a row."]
     pub k_tiles: u32,
+    #[doc = " Matrices of each group, each with activations of its own."]
+    pub slabs: u32,
+    #[doc = " Values of a row of `y` from slab to slab."]
+    pub y_slab: u32,
+    #[doc = " Whether a tile of `y` may be cut along K, for several blocks of threads."]
+    pub cut: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of linear_gemm_params"][::core::mem::size_of::<linear_gemm_params>() - 56usize];
+    ["Size of linear_gemm_params"][::core::mem::size_of::<linear_gemm_params>() - 144usize];
     ["Alignment of linear_gemm_params"][::core::mem::align_of::<linear_gemm_params>() - 8usize];
-    ["Offset of field: linear_gemm_params::w"][::core::mem::offset_of!(linear_gemm_params, w) - 0usize];
-    ["Offset of field: linear_gemm_params::x"][::core::mem::offset_of!(linear_gemm_params, x) - 8usize];
-    ["Offset of field: linear_gemm_params::y"][::core::mem::offset_of!(linear_gemm_params, y) - 16usize];
+    ["Offset of field: linear_gemm_params::groups"]
+        [::core::mem::offset_of!(linear_gemm_params, groups) - 0usize];
+    ["Offset of field: linear_gemm_params::n_groups"]
+        [::core::mem::offset_of!(linear_gemm_params, n_groups) - 96usize];
+    ["Offset of field: linear_gemm_params::m"][::core::mem::offset_of!(linear_gemm_params, m) - 100usize];
+    ["Offset of field: linear_gemm_params::x"][::core::mem::offset_of!(linear_gemm_params, x) - 104usize];
     ["Offset of field: linear_gemm_params::partial"]
-        [::core::mem::offset_of!(linear_gemm_params, partial) - 24usize];
+        [::core::mem::offset_of!(linear_gemm_params, partial) - 112usize];
     ["Offset of field: linear_gemm_params::arrived"]
-        [::core::mem::offset_of!(linear_gemm_params, arrived) - 32usize];
-    ["Offset of field: linear_gemm_params::m"][::core::mem::offset_of!(linear_gemm_params, m) - 40usize];
-    ["Offset of field: linear_gemm_params::n"][::core::mem::offset_of!(linear_gemm_params, n) - 44usize];
+        [::core::mem::offset_of!(linear_gemm_params, arrived) - 120usize];
     ["Offset of field: linear_gemm_params::k_tiles"]
-        [::core::mem::offset_of!(linear_gemm_params, k_tiles) - 48usize];
+        [::core::mem::offset_of!(linear_gemm_params, k_tiles) - 128usize];
+    ["Offset of field: linear_gemm_params::slabs"]
+        [::core::mem::offset_of!(linear_gemm_params, slabs) - 132usize];
+    ["Offset of field: linear_gemm_params::y_slab"]
+        [::core::mem::offset_of!(linear_gemm_params, y_slab) - 136usize];
+    ["Offset of field: linear_gemm_params::cut"][::core::mem::offset_of!(linear_gemm_params, cut) - 140usize];
 };
 #[doc = " Rows of a table by token id."]
 #[repr(C)]

@@ -81,11 +81,25 @@ pub enum Scale {
     AllOnes,
     /// 65504, the largest f16. MXFP4: 2^60.
     Largest,
+    /// Zero beside an ordinary offset. Types that have none: as [`Scale::Zero`].
+    OnlyOffset,
+    /// The same, of a zero with its sign. MXFP4, which has none: as [`Scale::Zero`].
+    NegativeZero,
+    /// Scale and offset each one of any size, either sign: zero, smallest and largest subnormal, smallest normal, ordinary, largest.
+    Apart,
 }
 
-/// Every kind of scale.
-pub const SCALES: [Scale; 6] =
-    [Scale::Ordinary, Scale::Zero, Scale::Negative, Scale::Subnormal, Scale::AllOnes, Scale::Largest];
+/// The kinds of scale that say how large values are.
+pub const SCALES: [Scale; 8] = [
+    Scale::Ordinary,
+    Scale::Zero,
+    Scale::Negative,
+    Scale::Subnormal,
+    Scale::AllOnes,
+    Scale::Largest,
+    Scale::OnlyOffset,
+    Scale::NegativeZero,
+];
 
 /// Where a type keeps its scale, the largest factor its quants put on it, and where its offset, if it has one, and
 /// the largest factor on that.
@@ -111,29 +125,42 @@ fn scale_place(ty: GgmlType) -> (usize, f64, Option<(usize, f64)>) {
     }
 }
 
+/// A scale of any size, either sign, beside those that are ordinary.
+fn any_size(ordinary: f16, rng: &mut Rng) -> f16 {
+    let [zero, smallest, below_normal] = [0, 1, 0x3ff].map(f16::from_bits);
+    let all = [zero, smallest, below_normal, f16::MIN_POSITIVE, ordinary, f16::MAX];
+    let size = all[rng.below(all.len())];
+    if rng.below(2) == 0 { -size } else { size }
+}
+
 /// One block with random quants and sub-scales.
 pub fn random_block(ty: GgmlType, scale: Scale, rng: &mut Rng) -> Vec<u8> {
     let mut block: Vec<u8> = (0..ty.block_bytes()).map(|_| rng.next() as u8).collect();
     if scale == Scale::AllOnes {
         block.fill(0xff);
     }
-    let sign =
-        if scale == Scale::Negative || scale == Scale::Ordinary && rng.below(2) == 0 { -1.0 } else { 1.0 };
+    let either = matches!(scale, Scale::Ordinary | Scale::OnlyOffset | Scale::NegativeZero);
+    let sign = if scale == Scale::Negative || either && rng.below(2) == 0 { -1.0 } else { 1.0 };
     let largest = 0.03 * 10f64.powf(rng.unit());
-    let f16_scale = |factor: f64| match scale {
-        Scale::Ordinary | Scale::Negative | Scale::AllOnes => f16::from_f64(sign * largest / factor),
-        Scale::Zero => f16::from_bits(0),
+    let ordinary = |factor: f64| f16::from_f64(sign * largest / factor);
+    let f16_scale = |factor: f64, rng: &mut Rng| match scale {
+        Scale::Ordinary | Scale::Negative | Scale::AllOnes => ordinary(factor),
+        Scale::Zero | Scale::OnlyOffset => f16::ZERO,
+        Scale::NegativeZero => f16::NEG_ZERO,
         Scale::Subnormal => f16::from_bits(1),
         Scale::Largest => f16::MAX,
+        Scale::Apart => any_size(ordinary(factor), rng),
     };
     match ty {
         GgmlType::F32 | GgmlType::F16 | GgmlType::BF16 => {
             let value = match scale {
                 Scale::Ordinary | Scale::AllOnes => 0.05 * rng.normal(),
-                Scale::Zero => 0.0,
+                Scale::Zero | Scale::OnlyOffset => 0.0,
+                Scale::NegativeZero => -0.0,
                 Scale::Negative => -0.05 * rng.normal().abs(),
                 Scale::Subnormal => 6e-8,
                 Scale::Largest => 65504.0,
+                Scale::Apart => any_size(f16::from_f32(0.05 * rng.normal()), rng).to_f32(),
             };
             match ty {
                 GgmlType::F32 => block.copy_from_slice(&value.to_le_bytes()),
@@ -144,16 +171,17 @@ pub fn random_block(ty: GgmlType, scale: Scale, rng: &mut Rng) -> Vec<u8> {
         GgmlType::MXFP4 => {
             block[0] = match scale {
                 Scale::Ordinary | Scale::Negative | Scale::AllOnes => 119 + rng.below(4) as u8,
-                Scale::Zero | Scale::Subnormal => 0,
                 Scale::Largest => 187,
+                Scale::Apart => [0, 1, 2, 119, 187][rng.below(5)],
+                _ => 0,
             };
-            if scale == Scale::Zero {
+            if matches!(scale, Scale::Zero | Scale::OnlyOffset | Scale::NegativeZero) {
                 block[1..].fill(0);
             }
         }
         // The f16 lies in the top nibbles of four u16, lowest first.
         GgmlType::IQ1_M => {
-            let bits = f16_scale(scale_place(ty).1).to_bits();
+            let bits = f16_scale(scale_place(ty).1, rng).to_bits();
             for k in 0..4 {
                 let byte = &mut block[48 + 2 * k + 1];
                 *byte = (*byte & 15) | ((bits >> (4 * k) & 15) as u8) << 4;
@@ -161,10 +189,13 @@ pub fn random_block(ty: GgmlType, scale: Scale, rng: &mut Rng) -> Vec<u8> {
         }
         _ => {
             let (at, factor, offset) = scale_place(ty);
-            block[at..at + 2].copy_from_slice(&f16_scale(factor).to_le_bytes());
+            block[at..at + 2].copy_from_slice(&f16_scale(factor, rng).to_le_bytes());
             if let Some((at, factor)) = offset {
                 // Q4_1 and Q5_1 add their offset, the K types subtract it: both end up around zero.
-                let offset = f16_scale(factor);
+                let offset = match scale {
+                    Scale::OnlyOffset | Scale::NegativeZero => ordinary(factor),
+                    _ => f16_scale(factor, rng),
+                };
                 let offset = if matches!(ty, GgmlType::Q4_1 | GgmlType::Q5_1) { -offset } else { offset };
                 block[at..at + 2].copy_from_slice(&offset.to_le_bytes());
             }
@@ -178,8 +209,11 @@ pub fn random_blocks(ty: GgmlType, n: usize, edges: bool, seed: u64) -> Vec<u8> 
     let rng = &mut Rng(seed);
     let mut bytes = Vec::with_capacity(n * ty.block_bytes());
     for _ in 0..n {
-        let scale =
-            if edges && rng.below(2) == 0 { SCALES[rng.below(SCALES.len())] } else { Scale::Ordinary };
+        let scale = match edges && rng.below(2) == 0 {
+            // Those of any size have the most cases of their own.
+            true => SCALES.get(rng.below(SCALES.len() + 3)).copied().unwrap_or(Scale::Apart),
+            false => Scale::Ordinary,
+        };
         bytes.extend(random_block(ty, scale, rng));
     }
     bytes

@@ -58,7 +58,7 @@ pub mod dsa_topk;
 pub mod embedding;
 pub mod ffn;
 pub mod linear;
-pub mod linear_int8;
+pub mod linear_tiled;
 pub mod logits;
 pub mod memory;
 pub mod mla_attention;

@@ -202,6 +202,7 @@ pub mod {name} {{
 {rows}    ];
 
     /// The instance with these template arguments, if it was built.
+    #[allow(clippy::too_many_arguments)] // as many as the template has
     pub fn find({parameters}) -> Option<Entry> {{
         INSTANCES.iter().find(|i| {tests}).map(|i| i.entry)
     }}

@@ -61,6 +61,12 @@ pub struct Options {
     pub memory: u64,
     /// Multiprocessors, which kernels take as a hint for their grids.
     pub sms: u32,
+    /// Compute capability, which decides on the kernels that it can run.
+    pub compute_capability: (u32, u32),
+    /// Bytes of shared memory that a block of threads can have.
+    pub smem_per_block: u32,
+    /// Bytes of shared memory of a multiprocessor.
+    pub smem_per_sm: u32,
 }
 
 impl Default for Options {
@@ -71,7 +77,22 @@ impl Default for Options {
             let set = env::var("GLM5_EMU_SEED").ok().and_then(|text| text.parse().ok());
             set.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32)
         });
-        Options { seed: *SEED, memory: 4 << 30, sms: 3 }
+        Options {
+            seed: *SEED,
+            memory: 4 << 30,
+            sms: 3,
+            compute_capability: (12, 0),
+            smem_per_block: 99 << 10,
+            smem_per_sm: 100 << 10,
+        }
+    }
+}
+
+impl Options {
+    /// A small sm_90: the default with the shared memory of an H200.
+    pub fn sm_90() -> Self {
+        let (smem_per_block, smem_per_sm) = (227 << 10, 228 << 10);
+        Options { compute_capability: (9, 0), smem_per_block, smem_per_sm, ..Options::default() }
     }
 }
 

@@ -45,15 +45,15 @@ enum Work {
 impl Emulator {
     /// A device with nothing in its memory.
     pub fn new(options: Options) -> Self {
-        let Options { seed, memory, sms } = options;
+        let Options { seed, memory, sms, compute_capability, smem_per_block, smem_per_sm } = options;
         let properties = Properties {
             name: format!("emulator, GLM5_EMU_SEED={seed}"),
-            compute_capability: (12, 0),
+            compute_capability,
             sms,
             memory,
             l2: 1 << 16,
-            smem_per_block: 101_376,
-            smem_per_sm: 102_400,
+            smem_per_block,
+            smem_per_sm,
             driver: (0, 0),
         };
         let state = State {

@@ -4,8 +4,28 @@
 #[path = "../../../benches/kernels/main.rs"]
 mod kernels;
 
+use glm5::kernels::linear_gemm;
+use glm5::tensor::Device;
+
+fn run(device: Device, filter: &str) {
+    let bench = kernels::Bench::new(device, false, filter.into());
+    kernels::run(&bench, &mut criterion::Criterion::default());
+}
+
 #[test]
 fn every_bench_runs_once() {
-    let bench = kernels::Bench::new(glm5_emu::device(), false, String::new());
-    kernels::run(&bench, &mut criterion::Criterion::default());
+    run(glm5_emu::device(), "");
+}
+
+/// These run only if they are asked for.
+#[test]
+fn every_variant_runs_once() {
+    let device = glm5_emu::device();
+    let gpu = device.gpu().unwrap().clone();
+    run(device, "linear_variants");
+    let launched = gpu.launches();
+    assert!(launched.iter().any(|(entry, _)| entry.family() == "linear_decode"));
+    // Kernels for many tokens multiply few, too: only these are int8.
+    let int8 = |entry| linear_gemm::INSTANCES.iter().any(|i| i.entry == entry && i.act == 8);
+    assert!(launched.iter().any(|(entry, _)| int8(*entry)));
 }

@@ -5,11 +5,16 @@ mod suites;
 
 mod emu {
     use glm5::tensor::Device;
+    use glm5_emu::Options;
 
     /// A new device for every case: the first error of a device is the last thing that it does, and a case that failed
     /// must be able to shrink.
     pub fn devices() -> Vec<Vec<Device>> {
-        let device = glm5_emu::device();
+        device(Options::default())
+    }
+
+    fn device(options: Options) -> Vec<Vec<Device>> {
+        let device = Device::Cuda(glm5_emu::gpu(options));
         println!("{}", device.name());
         vec![vec![device]]
     }
@@ -17,10 +22,21 @@ mod emu {
     crate::suites::dequantize::dequantize_properties!(crate::emu::devices, 48);
     crate::suites::embedding::embedding_properties!(crate::emu::devices, 48);
     crate::suites::linear::linear_properties!(crate::emu::devices, 16);
-    crate::suites::linear_int8::linear_int8_properties!(crate::emu::devices, 16);
+    crate::suites::linear_tiled::linear_tiled_properties!(crate::emu::devices, 16);
     crate::suites::norm::norm_properties!(crate::emu::devices, 24);
     crate::suites::overlap::overlap_properties!(crate::emu::devices, 1);
     crate::suites::memory::memory_properties!(crate::emu::devices, 1);
     crate::suites::roofs::roofs_properties!(crate::emu::devices, 24);
     crate::suites::tensor::tensor_properties!(crate::emu::devices, 1);
+
+    /// Kernels and formats that only GPUs with the shared memory of an H200 have.
+    mod sm_90 {
+        use super::{Device, Options};
+
+        pub fn devices() -> Vec<Vec<Device>> {
+            super::device(Options::sm_90())
+        }
+
+        crate::suites::linear_tiled::linear_tiled_properties!(crate::emu::sm_90::devices, 8);
+    }
 }

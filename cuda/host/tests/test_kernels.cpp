@@ -239,34 +239,76 @@ void repack(Job &job) {
 }
 
 void linear_decode(Job &job) {
-    linear_int8_params p{};
+    linear_decode_params p{};
     const int elems = job.value("ty");
+    const bool glu = job.value("glu") != 0;
     p.m = job.random.between(1, job.value("tokens"));
-    p.n = job.random.between(1, 50);
     p.k_tiles = job.size(job.value("warps"), 20);
-    p.w = job.bytes_in(std::size_t{p.k_tiles} * round_up(p.n, TILE_ROWS) * (TILE_ROWS * TILE_COLS / elems * job.bytes("ty")));
+    p.n_groups = glu ? 2 : job.random.between(1, LINEAR_GROUPS);
+    int row_tiles = 0;
+    for (std::uint32_t i = 0; i < p.n_groups; ++i) {
+        linear_group &group = p.groups[i];
+        group.n = glu && i == 1 ? p.groups[0].n : job.random.between(1, 50);
+        const std::size_t tiles = round_up(group.n, TILE_ROWS);
+        group.w = job.bytes_in(p.k_tiles * tiles * (TILE_ROWS * TILE_COLS / elems * job.bytes("ty")));
+        if (glu && i == 1) continue;
+        row_tiles += static_cast<int>(tiles);
+        group.y = job.out<float>(std::size_t{p.m} * group.n * sizeof(float));
+    }
     p.x = static_cast<const tile_act *>(job.bytes_in(p.k_tiles * sizeof(tile_act)));
-    p.y = job.out<float>(std::size_t{p.m} * p.n * sizeof(float));
-    job.run(p, job.random.between(1, round_up(p.n, TILE_ROWS)));
+    job.run(p, job.random.between(1, row_tiles));
 }
 
 void linear_gemm(Job &job) {
     linear_gemm_params p{};
     const int elems = job.value("ty");
-    const int rows = TILE_ROWS * job.value("rows") * job.value("row_warps");
+    const bool glu = job.value("glu") != 0, f16 = job.value("act") == 16;
+    const int rows = TILE_ROWS * job.value("rows") * job.value("row_warps") / (glu ? 2 : 1);
     const int tokens = TILE_TOKENS * job.value("tokens") * job.value("token_warps");
     p.m = job.random.between(1, tokens + 9);
-    p.n = job.random.between(1, rows + 20);
     p.k_tiles = job.random.between(1, 4);
-    p.w = job.bytes_in(std::size_t{p.k_tiles} * round_up(p.n, TILE_ROWS) * (TILE_ROWS * TILE_COLS / elems * job.bytes("ty")));
-    p.x = static_cast<const tile_act *>(job.bytes_in(std::size_t{p.k_tiles} * round_up(p.m, TILE_TOKENS) * sizeof(tile_act)));
-    p.y = job.out<float>(std::size_t{p.m} * p.n * sizeof(float));
-    const int steps = round_up(p.m, tokens) * round_up(p.n, rows) * static_cast<int>(p.k_tiles);
+    p.slabs = job.random.between(1, 2);
+    p.n_groups = glu ? 2 : job.random.between(1, 2);
+    std::uint32_t widest = 0;
+    for (std::uint32_t i = 0; i < p.n_groups; ++i) {
+        p.groups[i].n = glu && i == 1 ? p.groups[0].n : job.random.between(1, rows + 20);
+        widest = std::max(widest, p.groups[i].n);
+    }
+    p.y_slab = widest + job.random.between(0, 3);
+    int steps = 0;
+    for (std::uint32_t i = 0; i < p.n_groups; ++i) {
+        linear_group &group = p.groups[i];
+        const std::size_t tiles = std::size_t{p.slabs} * round_up(group.n, TILE_ROWS) * p.k_tiles;
+        group.w = job.bytes_in(tiles * (TILE_ROWS * TILE_COLS / elems * job.bytes("ty")));
+        group.y_stride = p.y_slab * p.slabs;
+        if (glu && i == 1) continue;
+        // Nothing behind the last slab of the last row.
+        const std::size_t values = std::size_t{group.y_stride} * (p.m - 1) + p.y_slab * (p.slabs - 1) + group.n;
+        group.y = job.out<float>(values * sizeof(float));
+        steps += round_up(group.n, rows) * round_up(p.m, tokens) * static_cast<int>(p.k_tiles * p.slabs);
+    }
+    const std::size_t token_tiles = std::size_t{p.slabs} * round_up(p.m, TILE_TOKENS);
+    p.x = job.bytes_in(token_tiles * p.k_tiles * (f16 ? sizeof(tile_act_f16) : sizeof(tile_act)));
+    p.cut = job.coin();
     const int blocks = job.random.between(1, std::min(steps, 4));
-    p.partial = job.out<float>(std::size_t{2} * blocks * rows * tokens * sizeof(float));
+    const std::size_t sums = std::size_t{2} * job.value("row_warps") * job.value("rows") * TILE_ROWS * tokens;
+    p.partial = job.out<float>(blocks * sums * sizeof(float));
     p.arrived = job.out<std::uint32_t>(blocks * sizeof(std::uint32_t));
     std::fill_n(p.arrived, blocks, 0u);
     job.run(p, blocks);
+}
+
+void quantize_f16(Job &job) {
+    quantize_f16_params p{};
+    const int slabs = job.random.between(1, 2);
+    p.m = job.random.between(1, 17);
+    p.k = 32 * job.size(TILE_COLS / 32);
+    p.x_slab = p.k + 4 * job.random.between(0, 2);
+    p.x_stride = slabs * p.x_slab + 4 * job.random.between(0, 2);
+    p.x = job.floats_in(p.x_stride * (p.m - 1) + p.x_slab * (slabs - 1) + p.k);
+    const std::size_t tiles = std::size_t{1} * slabs * round_up(p.m, TILE_TOKENS);
+    p.out = job.out<tile_act_f16>(tiles * round_up(p.k, TILE_COLS) * sizeof(tile_act_f16));
+    job.run(p, round_up(p.m, TILE_TOKENS) * TILE_TOKENS, slabs);
 }
 
 struct Family {
@@ -277,7 +319,7 @@ constexpr Family kFamilies[] = {
     {"copy", copy},       {"dequantize", dequantize},       {"embed", embed},
     {"reduce", reduce},   {"layer_norm", layer_norm},       {"norm_quantize", norm_quantize},
     {"quantize", quantize}, {"repack", repack},             {"linear_decode", linear_decode},
-    {"linear_gemm", linear_gemm},
+    {"linear_gemm", linear_gemm}, {"linear_gemm_wide", linear_gemm}, {"quantize_f16", quantize_f16},
     {"mma_f16", mma},     {"mma_s8", mma},                  {"linear_dot", linear},
     {"linear_tile", linear},
 };

@@ -5,7 +5,6 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::kernels::{self, Entry};
 use crate::quant::GgmlType;
-use crate::quant::tiles::TILE_ROWS;
 
 /// Up to this many tokens, dot products win over tiles: tiles are 64 tokens wide, full or not, and dot products of 8 tokens
 /// at a time use the FMA units about half as well.
@@ -71,98 +70,115 @@ fn instance(ty: GgmlType, m: usize) -> Option<(Entry, u32, u32)> {
     tile.map(|i| (i.entry, i.rows, i.tokens))
 }
 
-/// A launch of an integer linear for up to 8 tokens.
+/// Integer linears of one launch for up to 8 tokens: matrices of one type in tiles, on one input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecodeProblem {
+    /// Type of the weights.
+    pub ty: GgmlType,
+    /// Tokens.
+    pub m: usize,
+    /// Tiles along the outputs, of all matrices; of gate and up those of one.
+    pub row_tiles: usize,
+    /// Tiles along the inputs.
+    pub k_tiles: usize,
+    /// Gate and up, multiplied.
+    pub glu: bool,
+}
+
+/// A launch of integer linears for up to 8 tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Int8Config {
+pub struct DecodeConfig {
     /// The kernel.
     pub entry: Entry,
-    /// Blocks of threads.
+    /// Blocks of threads, all of them there from the beginning: they go on to further rows, for which they copy ahead.
     pub grid: u32,
 }
 
-impl Int8Config {
-    /// For a matrix of `n` rows in tiles and `m` tokens, on a GPU with `sms` SMs that have `smem_per_sm` bytes of shared memory.
+impl DecodeConfig {
+    /// For a GPU with `sms` SMs that have `smem_per_sm` bytes of shared memory.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there is no kernel for the type.
-    pub fn pick(ty: GgmlType, m: usize, n: usize, sms: u32, smem_per_sm: u32) -> Result<Self> {
-        let row_tiles = u32::try_from(n.div_ceil(TILE_ROWS)).unwrap_or(u32::MAX);
-        let of_type =
-            kernels::linear_decode::INSTANCES.iter().filter(|i| i.ty == ty && m <= i.tokens as usize);
-        // All blocks of threads are there from the beginning and go on to further rows, for which they copy ahead.
-        let configs = of_type.map(|i| {
-            let by_smem = smem_per_sm / (i.entry.smem_bytes() + SMEM_OF_BLOCK);
-            let resident = sms.max(1) * i.blocks.min(by_smem).max(1);
-            let rounds = f64::from(row_tiles.div_ceil(resident));
-            let busy = f64::from(row_tiles) / (rounds * f64::from(resident));
-            let speed = busy
-                * if i.blocks <= 2 { 1.0 } else { THREE_BLOCKS }
-                * if i.tokens == 1 { ONE_TOKEN } else { 1.0 };
-            (speed, Int8Config { entry: i.entry, grid: row_tiles.min(resident) })
-        });
-        let best = configs.max_by(|(a, _), (b, _)| a.total_cmp(b));
-        let none = || Error::unsupported(format!("integer linear of {ty}"), "no kernel was built for it");
+    pub fn pick(problem: DecodeProblem, sms: u32, smem_per_sm: u32) -> Result<Self> {
+        let best = Self::times(problem, sms, smem_per_sm).min_by(|(a, _), (b, _)| a.total_cmp(b));
+        let none = || {
+            Error::unsupported(
+                format!("linear of {} on int8 activations", problem.ty),
+                "no kernel was built for it",
+            )
+        };
         best.map(|(_, config)| config).ok_or_else(none)
     }
-}
 
-/// A launch of an integer linear for more than 8 tokens.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct GemmConfig {
-    /// The kernel.
-    pub entry: Entry,
-    /// Blocks of threads, all of them there from the beginning.
-    pub grid: u32,
-    /// Steps of 256 columns of a tile, in all.
-    pub steps: u32,
-}
-
-impl GemmConfig {
-    /// Whether several launches for 8 tokens each are faster: with few steps for each block of threads most of the time goes into
-    /// what they do together. Measured on an H200.
-    pub fn is_beaten_by_decode(&self, m: usize) -> bool {
-        m <= 16 || m <= 64 && self.steps < 4 * self.grid
+    /// All that could be picked, the best first.
+    pub fn candidates(problem: DecodeProblem, sms: u32, smem_per_sm: u32) -> Vec<Self> {
+        let mut all: Vec<_> = Self::times(problem, sms, smem_per_sm).collect();
+        all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        all.into_iter().map(|(_, config)| config).collect()
     }
 
-    /// For a matrix `[n, k]` in tiles and `m` tokens, on a GPU with `sms` SMs that have `smem_per_sm` bytes of shared memory.
+    /// With this kernel.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if there is no kernel for the type.
-    pub fn pick(ty: GgmlType, m: usize, [n, k]: [usize; 2], sms: u32, smem_per_sm: u32) -> Result<Self> {
-        // The smallest tiles that hold all tokens, or the largest.
-        let tokens = |i: &kernels::linear_gemm::Instance| 8 * (i.tokens * i.token_warps) as usize;
-        let of_type = kernels::linear_gemm::INSTANCES.iter().filter(|i| i.ty == ty);
-        let best = of_type.min_by_key(|i| match tokens(i) {
-            held if held >= m => (0, held),
-            held => (1, usize::MAX - held),
-        });
-        let none = || Error::unsupported(format!("integer linear of {ty}"), "no kernel was built for it");
-        let i = best.ok_or_else(none)?;
-        let by_smem = smem_per_sm / (i.entry.smem_bytes() + SMEM_OF_BLOCK);
-        let resident = sms.max(1) * i.blocks.min(by_smem).max(1);
-        let tiles = n.div_ceil((16 * i.rows * i.row_warps) as usize) * m.div_ceil(tokens(i));
-        let steps = (tiles * k.div_ceil(256)).min(u32::MAX as usize) as u32;
-        Ok(GemmConfig { entry: i.entry, grid: resident.min(steps), steps })
+    /// [`Error::Unsupported`] if it is for other problems.
+    pub fn of(entry: Entry, problem: DecodeProblem, sms: u32, smem_per_sm: u32) -> Result<Self> {
+        let found = Self::times(problem, sms, smem_per_sm).find(|(_, config)| config.entry == entry);
+        let none = || Error::unsupported(format!("{entry} for {problem:?}"), "it multiplies something else");
+        found.map(|(_, config)| config).ok_or_else(none)
     }
 
-    /// Values that the partial sums of a launch take, and blocks of threads of the largest.
-    pub fn scratch(sms: u32) -> (usize, usize) {
-        let all = kernels::linear_gemm::INSTANCES.iter();
-        let sizes = all.map(|i| {
-            let blocks = (sms.max(1) * i.blocks) as usize;
-            (blocks * 2 * (16 * i.rows * i.row_warps * 8 * i.tokens * i.token_warps) as usize, blocks)
-        });
-        sizes.fold((0, 0), |(a, b), (c, d)| (a.max(c), b.max(d)))
+    fn times(problem: DecodeProblem, sms: u32, smem_per_sm: u32) -> impl Iterator<Item = (f64, Self)> {
+        let DecodeProblem { ty, m, row_tiles, glu, .. } = problem;
+        let all = kernels::linear_decode::INSTANCES.iter();
+        let suitable = all.filter(move |i| i.ty == ty && m <= i.tokens as usize && i.glu == u32::from(glu));
+        let (row_tiles, sms) = (u32::try_from(row_tiles).unwrap_or(u32::MAX), sms.max(1));
+        suitable.map(move |i| {
+            let places = sms * blocks_on_sm(i.entry, i.blocks, smem_per_sm);
+            let config = DecodeConfig { entry: i.entry, grid: row_tiles.min(places) };
+            (decode_time(i, problem, sms, places), config)
+        })
     }
 }
 
-/// Shared memory that the system takes for each block of threads.
-const SMEM_OF_BLOCK: u32 = 1024;
+/// Time of a launch on `sms` SMs with places for `places` blocks of threads, in no unit: the order counts.
+///
+/// With a row tile for each SM at most, all of an SM's warps share one, and more of them are better as long as each has a tile.
+/// With more, what counts is that the last round is full, and how well the blocks of threads on an SM fill each other's gaps.
+fn decode_time(i: &kernels::linear_decode::Instance, problem: DecodeProblem, sms: u32, places: u32) -> f64 {
+    let row_tiles = problem.row_tiles.max(1) as f64;
+    let one_token = if i.tokens == 1 { ONE_TOKEN } else { 1.0 };
+    if row_tiles <= f64::from(sms) {
+        let rounds = problem.k_tiles.div_ceil(i.warps as usize).max(1) as f64;
+        // For as many rounds: fewer warps have fewer sums to add up, and two blocks have more registers and tiles on the way than three.
+        let blocks = if i.blocks > 2 { 1.1 } else { 1.0 };
+        return rounds * (1.0 + 0.02 * f64::from(i.warps)) * blocks / one_token;
+    }
+    let rounds = (row_tiles / f64::from(places)).ceil();
+    let busy = row_tiles / (rounds * f64::from(places));
+    let filled = match i.blocks {
+        1 => ONE_BLOCK,
+        2 => 1.0,
+        _ => THREE_BLOCKS,
+    };
+    1.0 / (busy * filled * one_token)
+}
 
-/// Rate of three blocks of threads on an SM with two thirds of the registers each, against two; H200.
+/// Blocks of threads of a kernel that run on an SM at a time: as many as there are registers for, `by_registers`, and shared memory.
+pub(super) fn blocks_on_sm(entry: Entry, by_registers: u32, smem_per_sm: u32) -> u32 {
+    /// What the system takes for each.
+    const SMEM_OF_BLOCK: u32 = 1024;
+    by_registers.min(smem_per_sm / (entry.smem_bytes() + SMEM_OF_BLOCK)).max(1)
+}
+
+// Of `decode_time`, measured on an H200: rates against two blocks of 8 warps on an SM.
+
+/// One of 16 warps.
+const ONE_BLOCK: f64 = 0.77;
+
+/// Three of 8, with two thirds of the registers each.
 const THREE_BLOCKS: f64 = 0.9;
 
-/// Rate of the kernels that compute one token of a tile, against those that compute all; H200.
+/// Rate of the kernels that compute one token of a tile, against those that compute all.
 const ONE_TOKEN: f64 = 1.1;
 
 impl fmt::Display for LinearConfig {
@@ -213,33 +229,54 @@ mod tests {
         assert!(matches!(LinearConfig::pick(many), Err(Error::Capacity { .. })));
     }
 
-    #[test]
-    fn integer_linears_fill_the_gpu() {
-        let pick = |m, n| Int8Config::pick(GgmlType::Q4_K, m, n, 132, 228 << 10).unwrap();
-        let names = [(1, 24576), (8, 24576), (8, 6144), (8, 100)].map(|(m, n)| pick(m, n).entry.name());
-        let two = "linear_decode_q4_k_t8_s3_b2_w8";
-        assert_eq!(names, ["linear_decode_q4_k_t1_s3_b2_w8", two, "linear_decode_q4_k_t8_s2_b3_w8", two]);
-        assert_eq!([pick(1, 24576).grid, pick(8, 6144).grid, pick(8, 100).grid], [264, 384, 7]);
-        assert!(Int8Config::pick(GgmlType::Q4_K, 9, 64, 132, 228 << 10).is_err());
-        assert!(Int8Config::pick(GgmlType::Q3_K, 1, 64, 132, 228 << 10).is_err());
+    const H200: (u32, u32) = (132, 228 << 10);
+    const RTX_PRO_6000: (u32, u32) = (188, 100 << 10);
+
+    fn decode(ty: GgmlType, m: usize, [n, k]: [usize; 2]) -> DecodeProblem {
+        DecodeProblem { ty, m, row_tiles: n.div_ceil(16), k_tiles: k.div_ceil(256), glu: false }
     }
 
     #[test]
-    fn many_tokens_take_the_tiles_that_hold_them() {
-        let pick = |m, shape| GemmConfig::pick(GgmlType::Q4_K, m, shape, 132, 228 << 10).unwrap();
-        let names = [9, 16, 17, 64, 2048].map(|m| pick(m, [24576, 6144]).entry.name());
-        let tiles = ["t2_rw4_tw1", "t2_rw4_tw1", "t4_rw4_tw1", "t4_rw4_tw2", "t4_rw4_tw2"]
-            .map(|t| format!("linear_gemm_q4_k_r2_{t}"));
-        assert!(names.iter().zip(&tiles).all(|(name, tile)| name.starts_with(tile)), "{names:?}");
-        let beaten = |m, n| pick(m, [n, 6144]).is_beaten_by_decode(m);
-        assert_eq!(
-            [beaten(9, 24576), beaten(32, 2048), beaten(32, 24576), beaten(65, 2048)],
-            [true, true, false, false]
-        );
-        // Never more blocks of threads than steps, and the scratch has room for all.
-        assert_eq!(pick(16, [16, 256]).grid, 1);
-        assert_eq!(pick(2048, [24576, 6144]).grid, 132);
-        assert!(GemmConfig::scratch(132).1 >= 396);
+    fn integer_linears_fill_the_gpu() {
+        let pick = |m, shape| DecodeConfig::pick(decode(GgmlType::Q4_K, m, shape), H200.0, H200.1).unwrap();
+        let many = [pick(1, [24576, 6144]), pick(8, [24576, 6144])];
+        let names = many.map(|config| config.entry.name());
+        assert_eq!(names, ["linear_decode_q4_k_t1_g0_s3_b2_w8", "linear_decode_q4_k_t8_g0_s3_b2_w8"]);
+        assert_eq!(many.map(|config| config.grid), [264; 2]);
+        // Few rows: more warps for each, where each has a tile. Rows that would leave a second round half empty: three blocks.
+        let few = [pick(8, [2048, 6144]), pick(8, [2048, 2048]), pick(1, [6144, 6144])];
+        assert_eq!(few.map(|config| config.entry.threads() / 32), [16, 8, 8]);
+        assert_eq!(few[2].grid, 384);
+        assert_eq!([few[0].grid, few[1].grid], [128; 2]);
+        assert_eq!(pick(8, [100, 6144]).grid, 7);
+        for problem in [decode(GgmlType::Q4_K, 9, [64, 256]), decode(GgmlType::Q3_K, 1, [64, 256])] {
+            assert!(DecodeConfig::pick(problem, H200.0, H200.1).is_err());
+            assert!(DecodeConfig::candidates(problem, H200.0, H200.1).is_empty());
+        }
+    }
+
+    #[test]
+    fn the_fastest_candidate_is_picked() {
+        for (sms, smem) in [H200, RTX_PRO_6000, (1, 0)] {
+            for ty in crate::quant::tiles::TYPES {
+                for (m, glu) in [(1, false), (1, true), (8, false), (8, true)] {
+                    for (n, k) in [(0, 256), (16, 256), (2048, 6144), (24576, 6144), (154_880, 6144)] {
+                        let problem = DecodeProblem { glu, ..decode(ty, m, [n, k]) };
+                        let all = DecodeConfig::candidates(problem, sms, smem);
+                        assert_eq!(all[0], DecodeConfig::pick(problem, sms, smem).unwrap());
+                        for config in &all {
+                            let found = DecodeConfig::of(config.entry, problem, sms, smem);
+                            assert_eq!(*config, found.unwrap());
+                            assert!(config.grid as usize <= n.div_ceil(16));
+                        }
+                    }
+                }
+            }
+        }
+        let swiglu = DecodeProblem { glu: true, ..decode(GgmlType::Q4_K, 1, [16, 256]) };
+        let entry = DecodeConfig::pick(swiglu, 1, 0).unwrap().entry;
+        let refused = DecodeConfig::of(entry, decode(GgmlType::Q4_K, 1, [16, 256]), 1, 0);
+        assert!(matches!(refused, Err(Error::Unsupported { .. })));
     }
 
     #[test]

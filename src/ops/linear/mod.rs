@@ -1,10 +1,12 @@
 //! Linear layers: `y = W x` with the weight in any supported block type.
 
 pub mod config;
+pub mod gemm;
 pub mod reference;
 
 use super::expect;
 use crate::error::{Error, Result};
+use crate::kernels::Entry;
 use crate::tensor::{Device, Heads, Matrix, Precision, QuantizedTiles, Tensor};
 use crate::{cpu, cuda};
 
@@ -41,40 +43,157 @@ pub fn linear_many(ws: &[&Matrix], x: &Tensor, ys: &mut [&mut Tensor], precision
     }
 }
 
-/// Rounds rows to int8 tiles, the input of [`linear_int8`]. `x` and `q` are `[m, k]`.
+/// Rounds rows to the format of `q`, the input of [`linear_tiled`]. `x` and `q` are `[m, k]`.
 ///
 /// # Errors
 /// [`Error::Shape`] if they do not fit or `k` is no multiple of 32; those of a launch.
 pub fn quantize(x: &Tensor, q: &mut QuantizedTiles) -> Result<()> {
     const OP: &str = "quantize";
-    if q.shape() != x.shape() || !x.cols().is_multiple_of(32) {
+    if q.shape() != x.shape() || q.slabs() != 1 || !x.cols().is_multiple_of(32) {
         let expected = format!("q {:?}, columns a multiple of 32", x.shape());
-        return Err(Error::shape(OP, expected, format!("{:?}", q.shape())));
+        return Err(Error::shape(OP, expected, format!("{} parts of {:?}", q.slabs(), q.shape())));
     }
-    cuda::linear_int8::quantize(x, q)
+    cuda::linear_tiled::quantize(x, Heads::one(0, x.cols()), q)
 }
 
-/// [`linear`] with [`Precision::Fast`], of a matrix in tiles ([`Matrix::for_fast_linear`]) on activations that were rounded
-/// before, by [`quantize`]: once for all the matrices that take them.
+/// The same of a part of each row for each head, the input of [`head_linear_tiled`].
 ///
 /// # Errors
-/// [`Error::Shape`] if they do not fit, [`Error::Unsupported`] for a matrix that is not in tiles; those of a launch.
-pub fn linear_int8(w: &Matrix, x: &mut QuantizedTiles, y: &mut Tensor) -> Result<()> {
-    const OP: &str = "linear_int8";
-    let [m, k] = x.shape();
-    if w.slabs() != 1 || w.cols() != k {
-        return Err(Error::shape(OP, format!("a matrix [1, n, {k}]"), format!("{:?}", w.shape())));
+/// [`Error::Shape`] if they do not fit or parts are no multiple of 32 wide; [`Error::Unsupported`] if they do not begin at
+/// multiples of 4 columns; those of a launch.
+pub fn quantize_heads(x: &Tensor, x_heads: Heads, q: &mut QuantizedTiles) -> Result<()> {
+    const OP: &str = "quantize_heads";
+    let there = [q.slabs(), q.shape()[0], q.shape()[1]];
+    if there != [x_heads.n, x.rows(), x_heads.len] || !x_heads.len.is_multiple_of(32) {
+        let expected = format!("q {:?}, columns a multiple of 32", [x_heads.n, x.rows(), x_heads.len]);
+        return Err(Error::shape(OP, expected, format!("{there:?}")));
     }
-    expect(OP, "y", y, m, w.rows())?;
-    cuda::linear_int8::linear_int8(w, x, y)
+    if !x_heads.fits(x.cols()) {
+        return Err(Error::shape(OP, format!("parts within {} columns", x.cols()), format!("{x_heads:?}")));
+    }
+    cuda::linear_tiled::quantize(x, x_heads, q)
+}
+
+/// [`linear_many`] with [`Precision::Fast`], of matrices in tiles ([`Matrix::for_fast_linear`]) on activations that were rounded
+/// before, by [`quantize`]. Up to four matrices of a type are one launch.
+///
+/// # Errors
+/// [`Error::Shape`] if they do not fit, [`Error::Unsupported`] for a matrix that is not in tiles; nothing is written then. Those
+/// of a launch.
+pub fn linear_tiled(ws: &[&Matrix], x: &mut QuantizedTiles, ys: &mut [&mut Tensor]) -> Result<()> {
+    linear_tiled_by(None, ws, x, ys)
+}
+
+/// [`linear_tiled`] by a kernel of [`tiled_kernels`] in place of the one that is chosen: for benches and tests.
+///
+/// # Errors
+/// As [`linear_tiled`]; [`Error::Unsupported`] if the kernel does not suit all of the matrices.
+pub fn linear_tiled_by(
+    kernel: Option<Entry>,
+    ws: &[&Matrix],
+    x: &mut QuantizedTiles,
+    ys: &mut [&mut Tensor],
+) -> Result<()> {
+    const OP: &str = "linear_tiled";
+    if ws.len() != ys.len() {
+        return Err(Error::shape(OP, format!("{} outputs", ws.len()), ys.len()));
+    }
+    for (w, y) in ws.iter().zip(ys.iter()) {
+        expect_tiled(OP, w, x)?;
+        expect(OP, "y", y, x.shape()[0], w.rows())?;
+    }
+    cuda::linear_tiled::linear_tiled(ws, x, ys, kernel)
+}
+
+/// `y[t][j] = silu((gate x)[t][j]) * (up x)[t][j]`, the first half of a SwiGLU layer, in one launch. The matrices are of one type
+/// and shape, and as [`linear_tiled`] takes them; the sums are those that it computes, and silu is in f32.
+///
+/// # Errors
+/// As [`linear_tiled`]; [`Error::Unsupported`] for two types.
+pub fn swiglu_tiled(gate: &Matrix, up: &Matrix, x: &mut QuantizedTiles, y: &mut Tensor) -> Result<()> {
+    swiglu_tiled_by(None, gate, up, x, y)
+}
+
+/// [`swiglu_tiled`] by a kernel of [`tiled_kernels`], as [`linear_tiled_by`].
+///
+/// # Errors
+/// As [`linear_tiled_by`].
+pub fn swiglu_tiled_by(
+    kernel: Option<Entry>,
+    gate: &Matrix,
+    up: &Matrix,
+    x: &mut QuantizedTiles,
+    y: &mut Tensor,
+) -> Result<()> {
+    const OP: &str = "swiglu_tiled";
+    expect_tiled(OP, gate, x)?;
+    if up.shape() != gate.shape() {
+        return Err(Error::shape(OP, format!("up {:?}", gate.shape()), format!("{:?}", up.shape())));
+    }
+    let [gate_ty, up_ty] = [gate.tiles()?.ty, up.tiles()?.ty];
+    if gate_ty != up_ty {
+        return Err(Error::unsupported(format!("gate {gate_ty} and up {up_ty}"), "both must be of one type"));
+    }
+    expect(OP, "y", y, x.shape()[0], gate.rows())?;
+    cuda::linear_tiled::swiglu_tiled(gate, up, x, y, kernel)
+}
+
+/// [`head_linear`] with [`Precision::Fast`], of a stack of matrices in tiles on activations that were rounded before, by
+/// [`quantize_heads`].
+///
+/// # Errors
+/// As [`head_linear`]; [`Error::Unsupported`] for matrices that are not in tiles.
+pub fn head_linear_tiled(w: &Matrix, x: &mut QuantizedTiles, y: &mut Tensor, y_heads: Heads) -> Result<()> {
+    const OP: &str = "head_linear_tiled";
+    let [heads, n, k] = w.shape();
+    if x.slabs() != heads || x.shape()[1] != k {
+        let want = format!("{heads} heads of {k}");
+        return Err(Error::shape(OP, want, format!("x with {} parts of {}", x.slabs(), x.shape()[1])));
+    }
+    expect_heads(OP, "y", y_heads, [heads, n], y, x.shape()[0])?;
+    cuda::linear_tiled::head_linear_tiled(w, x, y, y_heads)
+}
+
+/// The kernels that can multiply matrices in tiles, all of one type, by `x` in one launch: first the one that [`linear_tiled`]
+/// chooses, or [`swiglu_tiled`] if `glu`, of gate and up.
+///
+/// # Errors
+/// [`Error::Unsupported`] for a matrix that is not in tiles.
+pub fn tiled_kernels(ws: &[&Matrix], x: &QuantizedTiles, glu: bool) -> Result<Vec<Entry>> {
+    cuda::linear_tiled::tiled_kernels(ws, x, glu)
+}
+
+/// Parts of rows that are outputs of `n` for each of `heads`.
+fn expect_heads(
+    op: &'static str,
+    name: &str,
+    parts: Heads,
+    [heads, n]: [usize; 2],
+    y: &Tensor,
+    rows: usize,
+) -> Result<()> {
+    if parts.n != heads || parts.len != n || !parts.fits(y.cols()) || y.rows() != rows {
+        let want = format!("{heads} heads of {n} in {rows} rows of {}", y.cols());
+        return Err(Error::shape(op, want, format!("{name} {parts:?} in {:?}", y.shape())));
+    }
+    Ok(())
+}
+
+fn expect_tiled(op: &'static str, w: &Matrix, x: &QuantizedTiles) -> Result<()> {
+    let [_, k] = x.shape();
+    match w.slabs() == 1 && x.slabs() == 1 && w.cols() == k {
+        true => Ok(()),
+        false => Err(Error::shape(op, format!("a matrix [1, n, {k}]"), format!("{:?}", w.shape()))),
+    }
 }
 
 /// One matrix per head: `y[t][head h] = W[h] x[t][head h]`. `w` is `[heads, n, k]`; the head parts of `x` are `k` wide,
 /// those of `y` are `n` wide; columns of `y` outside them keep their values. Absorbing `k_b` and applying `v_b` are such
-/// layers. [`Precision::Fast`] rounds the activations to bf16 here, not to int8.
+/// layers. [`Precision::Fast`] rounds the activations to bf16 here, not to int8, and to f16 if `w` is in tiles.
 ///
 /// # Errors
-/// [`Error::Shape`] if counts, widths or rows do not fit.
+/// [`Error::Shape`] if counts, widths or rows do not fit; [`Error::Unsupported`] if `w` is in tiles and parts of `x` do not begin at
+/// multiples of 4 columns.
 pub fn head_linear(
     w: &Matrix,
     x: &Tensor,
@@ -89,10 +208,7 @@ pub fn head_linear(
         let want = format!("{heads} heads of {k} in rows of {}", x.cols());
         return Err(Error::shape(OP, want, format!("x {x_heads:?}")));
     }
-    if y_heads.n != heads || y_heads.len != n || !y_heads.fits(y.cols()) || y.rows() != x.rows() {
-        let want = format!("{heads} heads of {n} in {} rows of {}", x.rows(), y.cols());
-        return Err(Error::shape(OP, want, format!("y {y_heads:?} in {:?}", y.shape())));
-    }
+    expect_heads(OP, "y", y_heads, [heads, n], y, x.rows())?;
     match x.device() {
         Device::Cpu(cpu) => cpu::linear::head_linear(cpu, w.cpu()?, x, x_heads, y, y_heads, precision),
         Device::Cuda(_) => cuda::linear::head_linear(w, x, x_heads, y, y_heads, precision),

@@ -1,9 +1,10 @@
 //! Linear layers, as specified, and the rounding of activations that [`Precision::Fast`](crate::tensor::Precision) means.
 //!
 //! Fast layers are these layers on rounded activations: int8 by [`round_int8`] in blocks of [`INT8_BLOCK`], or [`round_bf16`] for
-//! one matrix per head. Weights that are not quantized (F32, F16, BF16) take their activations as they are.
+//! one matrix per head; of weights in tiles also [`round_f16`] ([`ActivationFormat`](crate::tensor::ActivationFormat)). Weights that are not
+//! quantized (F32, F16, BF16) take their activations as they are.
 
-use half::bf16;
+use half::{bf16, f16};
 
 use crate::error::{Error, Result};
 use crate::ops::{expect_len, expect_rows};
@@ -92,6 +93,37 @@ pub fn round_int8(x: &[f32], k: usize, block: usize) -> Result<Vec<f32>> {
                 out.push(if inverse == 0.0 { 0.0 } else { d * (v * inverse).round_ties_even() });
             }
         }
+    }
+    Ok(out)
+}
+
+/// Each row of `k` values rounded to f16 after the power of two that takes its largest value to [2^9, 2^10), or 2^126 if that is
+/// less, and back. A row with a value that is not finite is all NaN.
+///
+/// # Errors
+/// [`Error::Shape`] if `x` is not whole rows of `k`.
+pub fn round_f16(x: &[f32], k: usize) -> Result<Vec<f32>> {
+    expect_rows("round_f16", "x", x.len(), k)?;
+    let mut out = Vec::new();
+    for row in x.chunks(k) {
+        if row.iter().any(|v| !v.is_finite()) {
+            out.resize(out.len() + row.len(), f32::NAN);
+            continue;
+        }
+        let largest = row.iter().fold(0.0_f32, |a, v| a.max(v.abs()));
+        let power = if largest.is_normal() { 9 - largest.log2().floor() as i32 } else { 126 };
+        // log2 is rounded: just below a power of two it may give that power.
+        let up = f64::from(largest) * 2f64.powi(power);
+        let power = if up < 512.0 {
+            power + 1
+        } else if up >= 1024.0 {
+            power - 1
+        } else {
+            power
+        }
+        .min(126);
+        let scale = 2f64.powi(power);
+        out.extend(row.iter().map(|v| (f16::from_f64(f64::from(*v) * scale).to_f64() / scale) as f32));
     }
     Ok(out)
 }

@@ -47,7 +47,7 @@ struct Line {
     gb_per_s: f64,
     ops: Option<f64>,
     tops: Option<f64>,
-    bound: Option<String>,
+    roof: Option<String>,
     share: Option<f64>,
     ratio: Option<f64>,
 }
@@ -70,11 +70,19 @@ pub struct Row {
     pub gb_per_s: f64,
     pub ops: f64,
     pub tops: f64,
-    /// Whether arithmetic binds, not memory.
-    pub arithmetic: bool,
+    pub roof: Roof,
+    /// Of that roof.
     pub share: f64,
     /// Times as fast as the baseline on the same GPU.
     pub ratio: Option<f64>,
+}
+
+/// What binds a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Roof {
+    Memory,
+    Int8,
+    F16,
 }
 
 /// Inputs and outputs.
@@ -134,14 +142,20 @@ impl Results {
 fn linear(line: Line) -> Result<Option<Row>, String> {
     let Line { name, us, bytes, gb_per_s, ratio, .. } = line;
     let Some(case) = line.case.filter(|case| case.op == "MUL_MAT") else { return Ok(None) };
-    let (Some(ops), Some(tops), Some(bound), Some(share)) = (line.ops, line.tops, line.bound, line.share)
+    let (Some(ops), Some(tops), Some(roof), Some(share)) = (line.ops, line.tops, line.roof, line.share)
     else {
         return Err(format!("{name} has no operations or no roof"));
     };
     if ![us, bytes, gb_per_s, ops, tops].iter().all(|v| *v > 0.0) {
         return Err(format!("{name}: times and work must be greater than zero"));
     }
-    Ok(Some(Row { case, us, bytes, gb_per_s, ops, tops, arithmetic: bound == "arithmetic", share, ratio }))
+    let roof = match roof.as_str() {
+        "read" | "copy" => Roof::Memory,
+        "s8" => Roof::Int8,
+        "f16" => Roof::F16,
+        _ => return Err(format!("{name}: the roof {roof} is not known")),
+    };
+    Ok(Some(Row { case, us, bytes, gb_per_s, ops, tops, roof, share, ratio }))
 }
 
 impl fmt::Display for Shape {

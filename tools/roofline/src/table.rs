@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::results::{Results, Row, Shape};
+use super::results::{Results, Roof, Row, Shape};
 
 /// Markdown. `image` is the plot, as the README names it.
 pub fn section(results: &Results, image: Option<&Path>) -> String {
@@ -11,8 +11,8 @@ pub fn section(results: &Results, image: Option<&Path>) -> String {
     let commit = head.commit.as_ref().map_or("unknown".into(), |commit| format!("`{commit}`"));
     let mut text = format!(
         "{}, {}, commit {commit}. Roofs of the same run: read {:.0} GB/s, matrix units {:.0} TOPS int8 and {:.0} TFLOPS f16.\n\
-         Microseconds of one launch in a graph, weights not in a cache; the rate, and its share of the roof that binds (for \
-         memory\nthe read roof at that size)",
+         Microseconds of one launch in a graph, weights not in a cache; the rate, and its share of the roof that binds \
+         (GB/s: the\nread roof at that size; TOPS: int8; TFLOPS: f16)",
         roofs.gpu,
         date(head.time),
         roofs.read / 1e9,
@@ -56,7 +56,11 @@ fn table(results: &Results, shape: Shape) -> String {
 
 fn cell(row: &Row) -> String {
     let us = if row.us < 100.0 { format!("{:.1}", row.us) } else { format!("{:.0}", row.us) };
-    let (rate, unit) = if row.arithmetic { (row.tops, "TOPS") } else { (row.gb_per_s, "GB/s") };
+    let (rate, unit) = match row.roof {
+        Roof::Memory => (row.gb_per_s, "GB/s"),
+        Roof::Int8 => (row.tops, "TOPS"),
+        Roof::F16 => (row.tops, "TFLOPS"),
+    };
     let mut text = format!("{us}, {rate:.0} {unit} ({:.0} %)", 100.0 * row.share);
     if let Some(ratio) = row.ratio {
         write!(text, ", {ratio:.2}x").unwrap();

@@ -47,25 +47,37 @@ fn said(results: &Path, arguments: &[&str]) -> String {
 fn tables_have_tokens_by_types() {
     let text = said(Path::new(SAMPLE), &[]);
     for line in [
-        "| 6144 to 24576, tokens | Q4_K | Q5_K | Q6_K | Q8_0 |",
-        "| 8 | 24.8, 3425 GB/s (84 %), 6.79x | 29.4, 3531 GB/s (85 %), 5.90x | 36.6, 3384 GB/s (81 %), 3.97x | 39.3, 4082 \
-         GB/s (96 %), 2.59x |",
-        "| 512 | 689, 224 TOPS (18 %), 1.22x |  |  |  |",
-        "| 16384 to 6144, tokens | Q4_K | Q8_0 |",
-        "| 1 | 184, 4242 GB/s (96 %), 2.23x |",
+        "| 6144 to 24576, tokens | Q8_0 | Q4_K | Q5_K | Q6_K |",
+        "| 8 | 40.6, 3950 GB/s (96 %), 2.51x | 26.1, 3259 GB/s (82 %), 6.46x | 30.7, 3382 GB/s (84 %), 5.66x | 38.8, 3189 \
+         GB/s (79 %), 3.74x |",
+        // Of 627 TFLOPS.
+        "| 512 |  | 511, 303 TFLOPS (48 %), 1.65x |  |  |",
+        "| 16384 to 6144, tokens | Q8_0 | Q4_K |",
+        "| 1 | 188, 4156 GB/s (99 %), 2.19x |",
     ] {
         assert!(text.lines().any(|l| l == line), "no `{line}` in\n{text}");
     }
     assert_eq!(text.matches("%)").count(), SHOWN);
-    assert!(text.starts_with("NVIDIA H200 (sm_90), 2026-11-30, commit `v0.1.0-12-gabcdef0`. "), "{text}");
+    assert!(text.starts_with("NVIDIA H200 (sm_90), 2026-11-30, commit `5bfed53`. "), "{text}");
+    assert!(text.contains("matrix units 1260 TOPS int8 and 627 TFLOPS f16."), "{text}");
     assert!(said(Path::new(SAMPLE), &["--commit", "1234567"]).contains("commit `1234567`"));
+}
+
+/// A rate of int8 operations is called TOPS, one of f16 TFLOPS.
+#[test]
+fn arithmetic_says_which() {
+    let folder = Folder::new("int8");
+    let sample = fs::read_to_string(SAMPLE).unwrap();
+    let int8 = folder.write("results.jsonl", &sample.replace("\"roof\":\"f16\"", "\"roof\":\"s8\""));
+    let text = said(&int8, &[]);
+    assert!(text.contains("| 512 |  | 511, 303 TOPS (48 %), 1.65x |"), "{text}");
 }
 
 #[test]
 fn shapes_can_be_chosen_and_other_gpus_have_no_ratio() {
     let folder = Folder::new("shapes");
     let text = said(Path::new(SAMPLE), &["--shape", "2048x2048"]);
-    assert!(text.contains("| 1 | 2.1, 2122 GB/s (110 %) |") && !text.contains("6144"), "{text}");
+    assert!(text.contains("| 1 | 2.0, 2192 GB/s (128 %) |") && !text.contains("6144"), "{text}");
     let sample = fs::read_to_string(SAMPLE).unwrap();
     let lines = sample.lines().map(|line| match line.split_once("\"ratio\":") {
         Some((before, after)) => format!("{before}\"ratio\":null,{}\n", after.split_once(',').unwrap().1),
@@ -73,7 +85,7 @@ fn shapes_can_be_chosen_and_other_gpus_have_no_ratio() {
     });
     let elsewhere = folder.write("results.jsonl", &lines.collect::<String>());
     let text = said(&elsewhere, &[]);
-    assert!(text.contains("| 1 | 184, 4242 GB/s (96 %) |") && !text.contains("llama.cpp"), "{text}");
+    assert!(text.contains("| 1 | 188, 4156 GB/s (99 %) |") && !text.contains("llama.cpp"), "{text}");
 }
 
 #[test]
@@ -86,7 +98,7 @@ fn the_readme_changes_between_its_marks() {
     let new = fs::read_to_string(&readme).unwrap();
     assert!(new.starts_with("before\n<!-- bench:begin -->\nNVIDIA H200"), "{new}");
     assert!(
-        new.ends_with("2.23x |\n| 8 | 225, 3469 GB/s (79 %), 3.89x |\n<!-- bench:end -->\nafter\n"),
+        new.ends_with("3.75x |\n| 64 | 533, 228 TFLOPS (36 %), 2.29x |\n<!-- bench:end -->\nafter\n"),
         "{new}"
     );
     assert!(new.contains("](plot.svg)") && !new.contains("old"), "{new}");
@@ -117,10 +129,10 @@ fn points_lie_where_the_axes_say() {
             svg.lines().filter(|l| l.contains(anchor) && l.ends_with(&format!(">{label}</text>")));
         found.next().unwrap_or_else(|| panic!("no {label} at {anchor}"))
     };
-    // One token of Q4_K at 22.6 us: two operations for 4.5 bits, 13.36 TOPS.
+    // One token of Q4_K at 23.5 us: two operations for 4.5 bits, 12.83 TOPS.
     let point = points.iter().find(|line| line.contains("Q4_K 6144x24576, 1 tokens")).unwrap();
     for (axis, centre, anchor, value) in
-        [("x", "cx", "middle", 2.0 * 8.0 / 4.5), ("y", "cy", "\"end\"", 13.364f64)]
+        [("x", "cx", "middle", 2.0 * 8.0 / 4.5), ("y", "cy", "\"end\"", 12.831f64)]
     {
         // Labels stand beside their marks, all at the same distance.
         let [one, hundred] = ["1", "100"].map(|label| attribute(tick(anchor, label), &format!(" {axis}")));
@@ -129,13 +141,23 @@ fn points_lie_where_the_axes_say() {
         let at = attribute(point, centre);
         assert!((at - expected).abs() < 1.5, "{axis}: {at}, expected {expected}");
     }
-    let slope = svg.lines().find(|line| line.contains("stroke-width=\"2\"")).unwrap();
+    let roofs: Vec<&str> = svg.lines().filter(|line| line.contains("stroke-width=\"2\"")).collect();
+    let [slope, int8, f16] = roofs[..] else { panic!("{roofs:?}") };
     let [x1, y1, x2, y2] = ["x1", "y1", "x2", "y2"].map(|end| attribute(slope, end));
+    // Each ceiling begins on the slope and has its label.
+    for (ceiling, label) in [(int8, "int8: 1260 TOPS"), (f16, "f16: 627 TFLOPS")] {
+        let [x, y, end] = ["x1", "y1", "y2"].map(|end| attribute(ceiling, end));
+        assert!((y1 + (x - x1) / (x2 - x1) * (y2 - y1) - y).abs() < 0.2 && y == end, "{ceiling}");
+        assert!((attribute(tick("\"end\"", label), " y") - y).abs() < 20.0, "{label}");
+    }
+    let f16 = attribute(f16, "y1");
     for point in points {
         let [x, y] = ["cx", "cy"].map(|centre| attribute(point, centre));
         assert!((64.0..736.0).contains(&x) && (16.0..412.0).contains(&y), "outside of the axes: {point}");
         let roof = (y1 + (x - x1) / (x2 - x1) * (y2 - y1)).max(y2);
         assert!(y > roof - 2.0, "above the roofs: {point}");
+        // No kernel of the sample that many tokens meet is an int8 one.
+        assert!(y > f16, "above the ceiling of f16: {point}");
     }
 }
 
@@ -163,6 +185,7 @@ fn what_is_wrong_is_said_and_changes_nothing() {
             "d: line 25: a second row",
         ),
         (results("e", &sample.replace("\"s8\":", "\"s8\":-")), vec![], "e: line 1: roofs"),
+        (results("g", &sample.replace("\"f16\",", "\"f8\",")), vec![], "the roof f8 is not known"),
         (results("f", &format!("{head}\n")), vec![], "f: no linear layer of 6144x24576, "),
         (SAMPLE.into(), vec!["--shape".into(), "1x2".into()], "no linear layer of 1x2"),
         (SAMPLE.into(), vec!["--shape".into(), "12".into()], "6144x24576"),
