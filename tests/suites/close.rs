@@ -75,7 +75,7 @@ pub fn relative(what: &str, got: &[f32], want: &[f64], bound: f64) -> Result<(),
 }
 
 /// Results on rounded activations against the `ideal`, which is exact arithmetic on the activations as they are. The error
-/// in L2 over all outputs is at most 1.1 times that of `rounded`, exact arithmetic on the same rounded activations, plus
+/// in L2 over all outputs is at most `times` that of `rounded`, exact arithmetic on the same rounded activations, plus
 /// the tight bound of [`close`] with the slack `off`. So no number is assumed for what rounding costs: where products
 /// cancel in a few outputs, that may be several percent.
 pub fn near_ideal(
@@ -84,6 +84,7 @@ pub fn near_ideal(
     rounded: &[f64],
     off: &[f64],
     ideal: &[f64],
+    times: f64,
 ) -> Result<(), TestCaseError> {
     prop_assert_eq!((got.len(), rounded.len()), (ideal.len(), ideal.len()), "{}: number of values", what);
     let length = |v: &dyn Fn(usize) -> f64| (0..ideal.len()).map(|i| v(i).powi(2)).sum::<f64>().sqrt();
@@ -92,7 +93,7 @@ pub fn near_ideal(
     }
     let error = length(&|i| f64::from(got[i]) - ideal[i]);
     let least = length(&|i| rounded[i] - ideal[i]);
-    let bound = 1.1 * least + length(&|i| ULPS * ulp(rounded[i]) + off[i]);
+    let bound = times * least + length(&|i| ULPS * ulp(rounded[i]) + off[i]);
     if error.is_nan() || error > bound {
         let of = length(&|i| ideal[i]);
         return fail(format!(

@@ -6,7 +6,8 @@
 #include "check.hpp"
 #include "twins.h"
 
-extern "C" emu_kernel emu_twin_conversions, emu_twin_integers, emu_twin_floats, emu_twin_approximations;
+extern "C" emu_kernel emu_twin_conversions, emu_twin_integers, emu_twin_floats, emu_twin_pairs,
+    emu_twin_approximations;
 
 namespace {
 
@@ -55,6 +56,24 @@ template <class F> void each_lane(const Inputs &r, F f) {
                   CHECK(got == want || both_nan, "word %d: %08x, want %08x, from %08x %08x", word, got, want,
                         r.get(block, 0, lane), r.words_in > 1 ? r.get(block, 1, lane) : 0);
               });
+}
+
+// a * b + c as a whole number of 2^-48, rounded to the nearest multiple of what an f16 of that size has as its step.
+float fma_of_f16(uint32_t a, uint32_t b, uint32_t c) {
+    __extension__ typedef __int128 wide;
+    const double x = f16_to_f32_soft((uint16_t)a), y = f16_to_f32_soft((uint16_t)b), z = f16_to_f32_soft((uint16_t)c);
+    if (!std::isfinite(x) || !std::isfinite(y) || !std::isfinite(z)) return (float)(x * y + z);
+    const wide sum = (wide)std::ldexp(x, 24) * (wide)std::ldexp(y, 24) + ((wide)std::ldexp(z, 24) << 24);
+    if (sum == 0) return (float)(x * y + z); // for its sign
+    const wide size = sum < 0 ? -sum : sum;
+    int bits = 0;
+    while (size >> bits != 0) ++bits;
+    const int step = std::max(bits - 11, 24); // subnormal: 2^-24
+    wide whole = size >> step;
+    const wide rest = size - (whole << step), half = (wide)1 << (step - 1);
+    if (rest > half || (rest == half && (whole & 1))) ++whole;
+    const double value = std::ldexp((double)whole, step - 48);
+    return (float)std::copysign(value > 65504 ? INFINITY : value, sum < 0 ? -1. : 1.);
 }
 
 uint32_t byte(uint32_t word, int i) { return word >> 8 * i & 0xff; }
@@ -152,6 +171,20 @@ TEST(scalar_floats) {
         want(7, (uint32_t)integer(std::trunc((double)b)));
         want(8, f32_bits((float)(double)(int32_t)in(0)), true);
         want(9, f32_bits(a > 0 ? std::min(a, 1.f) : 0.f), true);
+    });
+}
+
+TEST(scalar_pairs) {
+    const Inputs r = run(emu_twin_pairs, 3, 8, 5);
+    each_lane(r, [](auto in, auto want) {
+        for (int i = 0; i < 2; ++i) {
+            const uint32_t a = in(0) >> 16 * i & 0xffff, b = in(1) >> 16 * i & 0xffff, c = in(2) >> 16 * i & 0xffff;
+            want(i, f32_bits(fma_of_f16(a, b, c)), true);
+            want(2 + i, f32_bits(fma_of_f16(a, b, 0x8000)), true); // minus zero keeps the sign of a product of zero
+            want(4 + i, f32_bits(fma_of_f16(a, 0x3c00, b)), true);
+            const float x = f32_from_bits(a << 16), y = f32_from_bits(b << 16);
+            want(6 + i, (uint32_t)f32_to_bf16_soft(x - y) << 16, true);
+        }
     });
 }
 

@@ -57,8 +57,10 @@ Place place_a(int row, int k, int per) { // m16 x k: groups of 4 * per columns
 Place place_b(int k, int column, int per) { return {column * 4 + k % (4 * per) / per, k / (4 * per), k % per}; }
 Place place_d(int row, int column) { return {row % 8 * 4 + column / 2, row / 8 * 2 + column % 2, 0}; }
 
-// `decode(bits)` gives an element's value; A registers come first, then B's, then D's.
-template <class Decode, class Check> void mma_outputs(Run &r, int k_total, int per, Decode decode, Check check) {
+// `decode(bits)` gives an element's value; A registers come first, then B's, then D's. With `from` the upper four outputs,
+// whose sums begin there, instead of the lower four.
+template <class Decode, class Check>
+void mma_outputs(Run &r, int k_total, int per, Decode decode, Check check, const uint32_t *from = nullptr) {
     const int a_regs = 16 * k_total / 32 / per, b_regs = 8 * k_total / 32 / per, bits = 32 / per;
     const uint32_t low = bits == 16 ? 0xffff : 0xff;
     for (int block = 0; block < kBlocks; ++block)
@@ -72,13 +74,15 @@ template <class Decode, class Check> void mma_outputs(Run &r, int k_total, int p
                     products.push_back(decode(wa) * decode(wb));
                 }
                 const Place d = place_d(i, j);
-                check(r.get(block, a_regs + b_regs + d.reg, d.lane), products, r.got(block, d.reg, d.lane));
+                check(from ? *from : r.get(block, a_regs + b_regs + d.reg, d.lane), products,
+                      r.got(block, (from ? 4 : 0) + d.reg, d.lane));
             }
 }
 
-template <class Decode> void check_mma_float(emu_kernel *kernel, int k, int per, uint32_t mask, Decode decode) {
+template <class Decode>
+void check_mma_float(emu_kernel *kernel, int words_out, int k, int per, uint32_t mask, Decode decode) {
     for (uint64_t seed = 0; seed < 8; ++seed) {
-        Run r(10, 4);
+        Run r(10, words_out);
         fill_random(r, seed);
         for (int block = 0; block < kBlocks; ++block) // `mask` keeps exponents where no sum overflows
             for (int lane = 0; lane < 32; ++lane) {
@@ -87,7 +91,7 @@ template <class Decode> void check_mma_float(emu_kernel *kernel, int k, int per,
                     r.get(block, w, lane) = f32_bits((float)(int)r.get(block, w, lane) * 1e-9f);
             }
         r.run(kernel, seed);
-        mma_outputs(r, k, per, decode, [](uint32_t c, const std::vector<double> &products, uint32_t got) {
+        const auto check = [](uint32_t c, const std::vector<double> &products, uint32_t got) {
             long double sum = f32_from_bits(c);
             double size = std::fabs(f32_from_bits(c));
             for (double p : products) sum += p, size += std::fabs(p);
@@ -95,23 +99,28 @@ template <class Decode> void check_mma_float(emu_kernel *kernel, int k, int per,
             const double error = std::fabs((double)(f32_from_bits(got) - sum));
             CHECK(error <= std::ldexp(std::fabs((double)sum), -24) + std::ldexp(size, -48), "%g for %Lg",
                   f32_from_bits(got), sum);
-        });
+        };
+        mma_outputs(r, k, per, decode, check);
+        const uint32_t zero = 0;
+        if (words_out == 8) mma_outputs(r, k, per, decode, check, &zero);
         RETURN_IF_FAILED();
     }
 }
 
-template <class F> void check_mma_integer(emu_kernel *kernel, int words_in, int k, F) {
+void check_mma_integer(emu_kernel *kernel, int words_in, int k) {
     for (uint64_t seed = 0; seed < 8; ++seed) {
-        Run r(words_in, 4);
+        Run r(words_in, 8);
         fill_random(r, seed);
         r.run(kernel, seed);
-        mma_outputs(
-            r, k, 4, [](uint32_t bits) { return (double)(int8_t)bits; },
-            [](uint32_t c, const std::vector<double> &products, uint32_t got) {
-                long long sum = (int32_t)c;
-                for (double p : products) sum += (long long)p;
-                CHECK(got == (uint32_t)sum, "%d for %lld", (int)got, sum);
-            });
+        const auto decode = [](uint32_t bits) { return (double)(int8_t)bits; };
+        const auto check = [](uint32_t c, const std::vector<double> &products, uint32_t got) {
+            long long sum = (int32_t)c;
+            for (double p : products) sum += (long long)p;
+            CHECK(got == (uint32_t)sum, "%d for %lld", (int)got, sum);
+        };
+        mma_outputs(r, k, 4, decode, check);
+        const uint32_t from = TWINS_FROM;
+        mma_outputs(r, k, 4, decode, check, &from);
         RETURN_IF_FAILED();
     }
 }
@@ -119,20 +128,20 @@ template <class F> void check_mma_integer(emu_kernel *kernel, int words_in, int 
 } // namespace
 
 TEST(twin_mma_bf16) {
-    check_mma_float(emu_twin_mma_bf16, 16, 2, 0xbfffbfff,
+    check_mma_float(emu_twin_mma_bf16, 8, 16, 2, 0xbfffbfff,
                     [](uint32_t b) { return (double)bf16_to_f32_soft((uint16_t)b); });
 }
 TEST(twin_mma_f16) {
-    check_mma_float(emu_twin_mma_f16, 16, 2, 0xbfffbfff,
+    check_mma_float(emu_twin_mma_f16, 8, 16, 2, 0xbfffbfff,
                     [](uint32_t b) { return (double)f16_to_f32_soft((uint16_t)b); });
 }
 TEST(twin_mma_e4m3) {
-    check_mma_float(emu_twin_mma_e4m3, 32, 4, 0xbfbfbfbf,
+    check_mma_float(emu_twin_mma_e4m3, 4, 32, 4, 0xbfbfbfbf,
                     [](uint32_t b) { return (double)e4m3_to_f32_soft((uint8_t)b); });
 }
 TEST(twin_mma_s8) {
-    check_mma_integer(emu_twin_mma_s8_k32, 10, 32, 0);
-    check_mma_integer(emu_twin_mma_s8_k16, 7, 16, 0);
+    check_mma_integer(emu_twin_mma_s8_k32, 10, 32);
+    check_mma_integer(emu_twin_mma_s8_k16, 7, 16);
 }
 
 TEST(twin_ldmatrix) {

@@ -17,38 +17,49 @@ struct Lane {
     __device__ __forceinline__ void put(int i, float v) const { out[32 * i] = __float_as_uint(v); }
 };
 
-template <class Mma> __device__ __forceinline__ void run_mma_f32(const twins_params &p, Mma mma) {
-    const Lane lane(p, 10, 4);
+// `words_out` is 8 with a form that begins at zero, `mma_zero`: its sums are the upper four.
+template <class Mma, class MmaZero>
+__device__ __forceinline__ void run_mma_f32(const twins_params &p, int words_out, Mma mma, MmaZero mma_zero) {
+    const Lane lane(p, 10, words_out);
     const uint32_t a[4] = {lane.word(0), lane.word(1), lane.word(2), lane.word(3)}, b[2] = {lane.word(4), lane.word(5)};
     float d[4] = {lane.value(6), lane.value(7), lane.value(8), lane.value(9)};
     mma(d, a, b);
     for (int i = 0; i < 4; ++i) lane.put(i, d[i]);
+    if (words_out == 4) return;
+    mma_zero(d, a, b);
+    for (int i = 0; i < 4; ++i) lane.put(4 + i, d[i]);
 }
 
+#define MMA(function) [](float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2]) { function(d, a, b); }
 __device__ __forceinline__ void mma_bf16(const twins_params &p) {
-    run_mma_f32(p, [](float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2]) { mma_m16n8k16_bf16(d, a, b); });
+    run_mma_f32(p, 8, MMA(mma_m16n8k16_bf16), MMA(mma_m16n8k16_bf16_zero));
 }
 __device__ __forceinline__ void mma_f16(const twins_params &p) {
-    run_mma_f32(p, [](float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2]) { mma_m16n8k16_f16(d, a, b); });
+    run_mma_f32(p, 8, MMA(mma_m16n8k16_f16), MMA(mma_m16n8k16_f16_zero));
 }
 __device__ __forceinline__ void mma_e4m3(const twins_params &p) {
-    run_mma_f32(p, [](float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2]) { mma_m16n8k32_e4m3(d, a, b); });
+    run_mma_f32(p, 4, MMA(mma_m16n8k32_e4m3), MMA(mma_m16n8k32_e4m3));
 }
+#undef MMA
 
 __device__ __forceinline__ void mma_s8_k32(const twins_params &p) {
-    const Lane lane(p, 10, 4);
+    const Lane lane(p, 10, 8);
     const uint32_t a[4] = {lane.word(0), lane.word(1), lane.word(2), lane.word(3)}, b[2] = {lane.word(4), lane.word(5)};
     int32_t d[4] = {(int)lane.word(6), (int)lane.word(7), (int)lane.word(8), (int)lane.word(9)};
     mma_m16n8k32_s8(d, a, b);
     for (int i = 0; i < 4; ++i) lane.put(i, d[i]);
+    mma_m16n8k32_s8_from(TWINS_FROM, d, a, b);
+    for (int i = 0; i < 4; ++i) lane.put(4 + i, d[i]);
 }
 
 __device__ __forceinline__ void mma_s8_k16(const twins_params &p) {
-    const Lane lane(p, 7, 4);
+    const Lane lane(p, 7, 8);
     const uint32_t a[2] = {lane.word(0), lane.word(1)}, b[1] = {lane.word(2)};
     int32_t d[4] = {(int)lane.word(3), (int)lane.word(4), (int)lane.word(5), (int)lane.word(6)};
     mma_m16n8k16_s8(d, a, b);
     for (int i = 0; i < 4; ++i) lane.put(i, d[i]);
+    mma_m16n8k16_s8_from(TWINS_FROM, d, a, b);
+    for (int i = 0; i < 4; ++i) lane.put(4 + i, d[i]);
 }
 
 // 32 rows of 16 bytes; word 4 chooses each lane's row.
@@ -173,6 +184,20 @@ __device__ __forceinline__ void floats(const twins_params &p) {
     lane.put(7, __float2int_rz(b));
     lane.put(8, __int2float_rn((int)lane.word(0)));
     lane.put(9, __saturatef(a));
+}
+
+// Pairs of f16 and bf16, the results as f32, lower one first.
+__device__ __forceinline__ void pairs(const twins_params &p) {
+    const Lane lane(p, 3, 8);
+    const uint32_t a = lane.word(0), b = lane.word(1), c = lane.word(2);
+    const uint32_t f16s[3] = {fma_f16x2(a, b, c), mul_f16x2(a, b), add_f16x2(a, b)};
+    for (int i = 0; i < 3; ++i) {
+        lane.put(2 * i, f16_to_f32((uint16_t)f16s[i]));
+        lane.put(2 * i + 1, f16_to_f32((uint16_t)(f16s[i] >> 16)));
+    }
+    const uint32_t difference = sub_bf16x2(a, b);
+    lane.put(6, difference << 16);
+    lane.put(7, difference & 0xffff0000u);
 }
 
 __device__ __forceinline__ void approximations(const twins_params &p) {

@@ -134,12 +134,12 @@ void fill_sum(std::vector<uint32_t> &in, const std::string &name, bool integers,
     }
 }
 
-// sum |a b| + |c| for output `reg` of `lane`: what the tolerance of a sum is relative to.
+// sum |a b| + |c| for output `reg` of `lane`: what the tolerance of a sum is relative to. From 4 on without c.
 double magnitude(const std::string &name, const uint32_t *block, int lane, int reg) {
     const int per = name == "twin_mma_e4m3" ? 4 : 2, bits = 32 / per, k_total = 8 * per;
     const uint32_t low = bits == 16 ? 0xffff : 0xff;
-    const int row = lane / 4 + 8 * (reg / 2), column = lane % 4 * 2 + reg % 2;
-    double sum = std::fabs(f32_from_bits(block[(6 + reg) * 32 + lane]));
+    const int row = lane / 4 + 8 * (reg % 4 / 2), column = lane % 4 * 2 + reg % 2;
+    double sum = reg < 4 ? std::fabs(f32_from_bits(block[(6 + reg) * 32 + lane])) : 0;
     for (int k = 0; k < k_total; ++k) {
         const int quad = k % (4 * per) / per, half = k / (4 * per), shift = bits * (k % per);
         const uint32_t a = block[(row / 8 + 2 * half) * 32 + row % 8 * 4 + quad] >> shift & low;
@@ -160,8 +160,8 @@ Difference compare(const Twin &twin, bool integers, const uint32_t *in, int lane
                    uint32_t emulated) {
     if (gpu == emulated) return {0, true};
     const std::string name = twin.name;
-    const bool floats =
-        twin.how != TWINS_EXACT || name == "twin_floats" || (name == "twin_conversions" && word >= 6 && word <= 8);
+    const bool floats = twin.how != TWINS_EXACT || name == "twin_floats" || name == "twin_pairs" ||
+                        (name == "twin_conversions" && word >= 6 && word <= 8);
     if (floats && is_nan32(gpu) && is_nan32(emulated)) return {0, true};
     const double g = f32_from_bits(gpu), e = f32_from_bits(emulated);
     if (twin.how == TWINS_SUM) {
