@@ -2,12 +2,12 @@
 // launch, or y = silu(W x) * (W' x), of which the two products never leave the chip.
 //
 // Math    y[t][j] = sum over blocks of e d (sum of int8 products), minus the minimums (int8.cuh)
-// Shapes  x [1, k_tiles]; W [n / 16, k_tiles] tiles and y [m, n] of each group, m <= 8
+// Shapes  x [k_tiles, 1]; W [n / 16, k_tiles] tiles and y [m, n] of each group, m <= 8
 // Tiling  a block of threads takes 16 rows at a time, its warps every kWarps-th tile of them; sums over the warps in order.
 //         The row tiles of all groups are one list. Each warp has a ring of kStages tiles of its own in shared memory and copies
 //         ahead across rows and groups, so that between rows, and before the kernels before this one have ended, memory is busy.
 //         With kGlu groups are pairs: 16 rows of the first, then the same rows of the second.
-// Floor   bytes of W. 6144 x 24576 of Q4_K: 85 MB, 47 us at 1.79 TB/s.
+// Floor   bytes of W. 6144 x 24576 of Q4_K: 85 MB, 53 us at 1.61 TB/s.
 // Limits  few rows: 16 of 2048 inputs are 18 KB for a block of threads. More tokens: instructions; see linear_gemm.
 #include "common/int8.cuh"
 #include "common/silu.cuh"

@@ -1,4 +1,4 @@
-// quantize: activations to int8 tiles (params.h), the input of the integer linears.
+// quantize: activations to int8 tiles (params.h), the input of linear layers in tiles for few tokens (linear_decode).
 //
 // Math    per 32 columns d = amax / 127 (22 bits), q = round(x / d), and d times the sum of q
 // Shapes  x [m, k] f32; out [ceil(k / 256), ceil(m / 8)] tiles, zeros behind the end

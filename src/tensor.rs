@@ -443,7 +443,8 @@ impl Matrix {
     }
 
     /// The same for linear layers on rounded activations ([`Precision::Fast`]) alone: on a GPU types that have tiles are repacked,
-    /// which takes the memory of the blocks a second time meanwhile. Elsewhere, and for other types, as [`Matrix::new`].
+    /// which takes the memory of the blocks a second time meanwhile. Elsewhere, and for other types, as [`Matrix::new`]. Tiles are all
+    /// that is kept: a matrix that [`Precision::Exact`] needs, too, is made a second time.
     ///
     /// # Errors
     /// As [`Matrix::new`].
@@ -503,7 +504,7 @@ impl Matrix {
             MatrixStorage::Cpu(_) => elsewhere("matrix", &self.device),
             MatrixStorage::Tiles(_) => Err(Error::unsupported(
                 format!("a matrix in tiles on {}", self.device.name()),
-                "tiles are for linear layers on int8 activations alone",
+                "tiles are for linear layers on rounded activations alone",
             )),
         }
     }
@@ -518,7 +519,7 @@ impl Matrix {
             MatrixStorage::Cpu(_) => elsewhere("matrix", &self.device),
             MatrixStorage::Cuda(_) => Err(Error::unsupported(
                 format!("a matrix in blocks on {}", self.device.name()),
-                "integer linear layers take tiles",
+                "linear layers in tiles take them",
             )),
         }
     }

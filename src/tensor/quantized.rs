@@ -9,7 +9,7 @@ use crate::quant::{ActBlockSize, Activations};
 /// In [`Gpu::held`](crate::cuda::Gpu::held).
 const LABEL: &str = "int8 activations";
 
-/// A matrix `[rows, cols]` of [`Activations`] on a device: the input of integer linear layers.
+/// A matrix `[rows, cols]` of [`Activations`] on a device: the input of linear layers in tiles or on integers.
 #[derive(Debug)]
 pub struct QuantizedRows {
     device: Device,

@@ -70,7 +70,7 @@ fn instance(ty: GgmlType, m: usize) -> Option<(Entry, u32, u32)> {
     tile.map(|i| (i.entry, i.rows, i.tokens))
 }
 
-/// Integer linears of one launch for up to 8 tokens: matrices of one type in tiles, on one input.
+/// Linear layers of one launch for up to 8 tokens: matrices of one type in tiles, on one input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodeProblem {
     /// Type of the weights.
@@ -85,7 +85,7 @@ pub struct DecodeProblem {
     pub glu: bool,
 }
 
-/// A launch of integer linears for up to 8 tokens.
+/// A launch of linear layers in tiles for up to 8 tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DecodeConfig {
     /// The kernel.

@@ -12,16 +12,21 @@ use crate::{cpu, cuda};
 
 /// `y[t][j] = sum_i W[j][i] x[t][i]`. `w` is `[1, n, k]`, `x` `[m, k]`, `y` `[m, n]`.
 ///
+/// Of a matrix in tiles this rounds `x` into memory that it allocates: [`quantize`] once and [`linear_tiled`] are for several
+/// layers on one input and for graphs.
+///
 /// # Errors
-/// [`Error::Shape`] if they do not fit.
+/// [`Error::Shape`] if they do not fit, [`Error::Unsupported`] for [`Precision::Exact`] of a matrix in tiles.
 pub fn linear(w: &Matrix, x: &Tensor, y: &mut Tensor, precision: Precision) -> Result<()> {
     linear_many(&[w], x, &mut [y], precision)
 }
 
-/// Several matrices on one input, in one parallel region: `ys[i] = ws[i] x`. Shapes as in [`linear`].
+/// Several matrices on one input: `ys[i] = ws[i] x`. Shapes as in [`linear`]. One parallel region on the CPU; on GPUs a launch
+/// for each matrix in blocks, and for up to four of a type in tiles.
 ///
 /// # Errors
-/// [`Error::Shape`] if any of them does not fit; nothing is written then.
+/// [`Error::Shape`] if any of them does not fit, [`Error::Unsupported`] for [`Precision::Exact`] of a matrix in tiles; nothing is
+/// written then.
 pub fn linear_many(ws: &[&Matrix], x: &Tensor, ys: &mut [&mut Tensor], precision: Precision) -> Result<()> {
     const OP: &str = "linear";
     if ws.len() != ys.len() {
@@ -193,7 +198,7 @@ fn expect_tiled(op: &'static str, w: &Matrix, x: &QuantizedTiles) -> Result<()> 
 ///
 /// # Errors
 /// [`Error::Shape`] if counts, widths or rows do not fit; [`Error::Unsupported`] if `w` is in tiles and parts of `x` do not begin at
-/// multiples of 4 columns.
+/// multiples of 4 columns, or for [`Precision::Exact`] of tiles.
 pub fn head_linear(
     w: &Matrix,
     x: &Tensor,
