@@ -5,6 +5,7 @@ mod suites {
 }
 
 use glm5::Error;
+use glm5::ops::linear::reference;
 use glm5::quant::activations::ACT_SUM_ELEMS;
 use glm5::quant::{ActBlockSize, Activations, GgmlType, Weight, dequantize, quantize, quantize_activations};
 use proptest::prelude::*;
@@ -370,4 +371,52 @@ fn part_blocks_are_refused() {
     assert_eq!(act, before);
     act.quantize(&[]).unwrap();
     assert!(act.qs().is_empty() && act.scales().is_empty() && act.sums().is_empty());
+}
+
+/// What the number of values that share a scale costs, and f16: the table of docs/kernels/linear_tiled.md, by which `Precision::Fast`
+/// takes blocks of 32 and f16. `--nocapture` prints it.
+#[test]
+fn accuracy_decides_how_activations_are_rounded() {
+    const K: usize = 6144;
+    let rng = &mut Rng(11);
+    let w = rng.normals(64 * K);
+    let mut normals = || rng.normals(4 * K);
+    let (gaussian, spread) = (normals(), [normals(), normals(), normals(), normals()]);
+    let times_20 = |loud: &dyn Fn(usize) -> bool| -> Vec<f32> {
+        gaussian.iter().enumerate().map(|(i, v)| if loud(i) { 20.0 * v } else { *v }).collect()
+    };
+    let mut choice = Rng(12);
+    let loud: Vec<bool> = (0..4 * K).map(|_| choice.below(100) == 0).collect();
+    let student: Vec<f32> = (0..4 * K)
+        .map(|i| gaussian[i] / (spread.iter().map(|s| s[i].powi(2)).sum::<f32>() / 4.0).sqrt())
+        .collect();
+    let columns = |x: &[f32]| -> [f64; 6] {
+        let of = |x: &[f32]| reference::linear(&w, x, 64, K).unwrap();
+        let ideal = of(x);
+        let error = |rounded: &[f32]| {
+            let off: f64 = of(rounded).iter().zip(&ideal).map(|(a, b)| (a - b).powi(2)).sum();
+            (off / ideal.iter().map(|v| v.powi(2)).sum::<f64>()).sqrt()
+        };
+        let int8 = |block| error(&reference::round_int8(x, K, block).unwrap());
+        [int8(16), int8(32), int8(64), int8(128), int8(256), error(&reference::round_f16(x, K).unwrap())]
+    };
+    let kinds = [
+        ("Gaussian", gaussian.clone()),
+        ("1 % of the values 20 times the rest", times_20(&|i| loud[i])),
+        ("1 % of the channels 20 times the rest", times_20(&|i| loud[i % K])),
+        ("Student's t with 4 degrees", student),
+    ];
+    for (kind, x) in kinds {
+        let e = columns(&x);
+        println!(
+            "{kind:40} 16 to 256: {:.2e} {:.2e} {:.2e} {:.2e} {:.2e}, f16 {:.2e}",
+            e[0], e[1], e[2], e[3], e[4], e[5]
+        );
+        assert!(e.windows(2).take(4).all(|e| e[0] < e[1]), "{kind}: smaller blocks are better: {e:?}");
+        assert!(e[5] < e[1] / 20.0, "{kind}: f16 has not a twentieth of the error of blocks of 32: {e:?}");
+        if kind.starts_with('1') {
+            // 1.25 times would have been the price of half of the scales that is worth it.
+            assert!(e[4] > 2.0 * e[1], "{kind}: blocks of 256 are near those of 32: {e:?}");
+        }
+    }
 }
