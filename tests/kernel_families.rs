@@ -15,8 +15,8 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_default()
 }
 
-/// The stems whose code chooses among the family's entries, and whether they are operations: of `src/ops/<stem>/config.rs`
-/// and `src/cuda/<stem>.rs`.
+/// The stems whose code chooses among the family's entries, and whether they are operations: of `src/ops/<stem>/config.rs`, or
+/// `gemm.rs` where many tokens have kernels of their own, and `src/cuda/<stem>.rs`.
 fn stems(family: &Family) -> Vec<(String, bool)> {
     let names = |folder: &str| {
         let files = fs::read_dir(root().join(folder)).unwrap();
@@ -24,7 +24,9 @@ fn stems(family: &Family) -> Vec<(String, bool)> {
         names.sort();
         names
     };
-    let ops = names("src/ops").into_iter().map(|stem| (format!("src/ops/{stem}/config.rs"), stem, true));
+    let ops = names("src/ops").into_iter().flat_map(|stem| {
+        ["config", "gemm"].map(|file| (format!("src/ops/{stem}/{file}.rs"), stem.clone(), true))
+    });
     let cuda = names("src/cuda").into_iter().filter_map(|file| {
         let stem = file.strip_suffix(".rs")?;
         Some((format!("src/cuda/{file}"), stem.to_owned(), false))

@@ -54,8 +54,8 @@ struct Kernel {
 
 fn all() -> impl Iterator<Item = Kernel> {
     macro_rules! kernels {
-        ($family:ident, $wide:expr) => {
-            kernels::$family::INSTANCES.iter().map(|i| Kernel {
+        ($instances:expr, $wide:expr) => {
+            $instances.iter().map(|i| Kernel {
                 entry: i.entry,
                 ty: i.ty,
                 act: i.act,
@@ -67,7 +67,8 @@ fn all() -> impl Iterator<Item = Kernel> {
             })
         };
     }
-    kernels!(linear_gemm, false).chain(kernels!(linear_gemm_wide, true))
+    kernels!(kernels::linear_gemm::INSTANCES, false)
+        .chain(kernels!(kernels::linear_gemm_wide::INSTANCES, true))
 }
 
 impl Kernel {
