@@ -63,7 +63,7 @@ float fma_of_f16(uint32_t a, uint32_t b, uint32_t c) {
     __extension__ typedef __int128 wide;
     const double x = f16_to_f32_soft((uint16_t)a), y = f16_to_f32_soft((uint16_t)b), z = f16_to_f32_soft((uint16_t)c);
     if (!std::isfinite(x) || !std::isfinite(y) || !std::isfinite(z)) return (float)(x * y + z);
-    const wide sum = (wide)std::ldexp(x, 24) * (wide)std::ldexp(y, 24) + ((wide)std::ldexp(z, 24) << 24);
+    const wide sum = (wide)std::ldexp(x, 24) * (wide)std::ldexp(y, 24) + (wide)std::ldexp(z, 24) * ((wide)1 << 24);
     if (sum == 0) return (float)(x * y + z); // for its sign
     const wide size = sum < 0 ? -sum : sum;
     int bits = 0;
