@@ -23,7 +23,8 @@ use crate::tensor::{
 const F16_TOKENS: usize = 32;
 
 /// How the activations of `rows` tokens are rounded. Int8 where `linear_decode` multiplies, at the rate of memory; for more tokens
-/// f16 is as fast or faster on an H200, with a twentieth of the error, and half as fast on sm_120.
+/// f16 is as fast or faster on an H200, with a fifteenth to a twentieth of the error, and by its instructions half as fast on sm_120,
+/// which was not measured.
 pub(crate) fn format(gpu: &Gpu, rows: usize) -> ActivationFormat {
     let (major, _) = gpu.properties().compute_capability;
     match rows > TILE_TOKENS && (major == 9 || rows <= F16_TOKENS) {
