@@ -8,7 +8,7 @@ use serde::Deserialize;
 /// A run.
 pub struct Results {
     pub head: Head,
-    /// Those of linear layers.
+    /// Those of linear layers in tiles.
     pub rows: Vec<Row>,
     /// The shapes to show.
     pub shapes: Vec<Shape>,
@@ -62,7 +62,7 @@ pub struct Case {
     pub m: usize,
 }
 
-/// A linear layer.
+/// A linear layer in tiles.
 pub struct Row {
     pub case: Case,
     pub us: f64,
@@ -138,10 +138,11 @@ impl Results {
     }
 }
 
-/// The row, if it is a linear layer's.
+/// The row, if it is that of a linear layer in tiles: `linear` may have the same case in f32 arithmetic.
 fn linear(line: Line) -> Result<Option<Row>, String> {
     let Line { name, us, bytes, gb_per_s, ratio, .. } = line;
-    let Some(case) = line.case.filter(|case| case.op == "MUL_MAT") else { return Ok(None) };
+    let in_tiles = name.starts_with("linear_tiled/");
+    let Some(case) = line.case.filter(|case| in_tiles && case.op == "MUL_MAT") else { return Ok(None) };
     let (Some(ops), Some(tops), Some(roof), Some(share)) = (line.ops, line.tops, line.roof, line.share)
     else {
         return Err(format!("{name} has no operations or no roof"));

@@ -73,6 +73,17 @@ fn arithmetic_says_which() {
     assert!(text.contains("| 512 |  | 511, 303 TOPS (48 %), 1.65x |"), "{text}");
 }
 
+/// The same case in f32 arithmetic is another kernel's.
+#[test]
+fn only_layers_in_tiles_are_shown() {
+    let folder = Folder::new("exact");
+    let sample = fs::read_to_string(SAMPLE).unwrap();
+    let (_, rows) = sample.split_once('\n').unwrap();
+    let exact = rows.replace("linear_tiled/", "linear/");
+    let both = folder.write("results.jsonl", &format!("{sample}{exact}"));
+    assert_eq!(said(&both, &[]), said(Path::new(SAMPLE), &[]));
+}
+
 #[test]
 fn shapes_can_be_chosen_and_other_gpus_have_no_ratio() {
     let folder = Folder::new("shapes");
