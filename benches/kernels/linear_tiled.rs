@@ -16,9 +16,6 @@ use super::{Bench, Row};
 
 const GROUP: &str = "linear_tiled";
 
-/// Outputs that take turns, at most. What a layer writes is in L2 when the next one reads it.
-const OUTPUTS: usize = 8;
-
 /// Tokens whose outputs are compared.
 const COMPARED: usize = 4;
 
@@ -64,7 +61,7 @@ fn of_matrix(bench: &Bench, c: &mut Criterion, shape: &Shape, ty: GgmlType) {
         let x = tiled(&bench.device, &reference.tokens[..DISTINCT.min(m) * k], m, k);
         let mut q = QuantizedTiles::new(&bench.device, m, k).unwrap();
         quantize(&x, &mut q).unwrap();
-        let outputs = 0..bench.sets(4 * m * n).min(OUTPUTS);
+        let outputs = 0..bench.few_sets(4 * m * n);
         let mut ys: Vec<Tensor> = outputs.map(|_| Tensor::zeros(&bench.device, m, n).unwrap()).collect();
 
         multiply(&ws[0], &mut q, &mut ys[0]).unwrap();

@@ -3,7 +3,7 @@
 //! `GLM5_REQUIRE_GPU=1` it fails then.
 //!
 //! `cargo bench --features cuda --bench kernels [-- norm]` takes the rows whose name, `group/row`, holds the word. With
-//! `GLM5_BENCH_OUT` the results go to that file too, as lines of JSON. The whole table of 766 rows took 82 s on an H200.
+//! `GLM5_BENCH_OUT` the results go to that file too, as lines of JSON. The whole table has 875 rows; with 766 it took 82 s on an H200.
 //!
 //! A time is that of a graph of launches, divided by their number, so it includes the edge between two kernels. Buffers
 //! rotate over four times the L2 cache unless a row says `L2-warm`. Nothing is timed before its output was compared.
@@ -48,6 +48,9 @@ const GRAPH: f64 = 2.5e-3;
 
 /// Seconds of a short launch: by itself it takes some microseconds longer than in a graph, so no graph of these is long.
 const SHORT: f64 = 25e-6;
+
+/// Sets of activations that take turns, at most: what a layer writes is in L2 when the next one reads it.
+const FEW_SETS: usize = 8;
 
 /// Times of a row.
 const SAMPLES: usize = 20;
@@ -101,6 +104,11 @@ impl Bench {
     fn sets(&self, bytes: usize) -> usize {
         let rotate = if self.measured { 4 * self.gpu().properties().l2 as usize } else { 1 };
         rotate.div_ceil(bytes.max(1)).max(2)
+    }
+
+    /// The same of inputs or outputs, which caches may hold.
+    fn few_sets(&self, bytes: usize) -> usize {
+        self.sets(bytes).min(FEW_SETS)
     }
 
     /// Times and reports a row: 0.1 s of samples, so that a whole table takes minutes.

@@ -1,7 +1,8 @@
 //! The linear layers of GLM-5 that are one matrix in tiles, at full width and as the part that one of eight GPUs has.
 //!
-//! Not here: `k_b` and `v_b` with one matrix per head, which `linear_fused` has (here is `k_b` as one matrix of all their rows); the
-//! experts; the router and the indexer's weights, which files have as F32.
+//! Elsewhere: `linear_fused` has `k_b` and `v_b` with one matrix per head (here is `k_b` as one matrix of all their rows) and what
+//! shares a launch; `linear` the router and the indexer's weights, which files have as F32, and what they have as F16 or BF16. There
+//! are no rows of routed experts.
 
 use glm5::quant::{GgmlType, tiles};
 
@@ -12,14 +13,14 @@ pub struct Shape {
     pub what: &'static str,
     pub k: usize,
     pub n: usize,
-    /// Those that there are kernels for are run; see [`Shape::types`].
+    /// Of those in tiles the ones that there are kernels for are run; see [`Shape::types`].
     pub types: &'static [GgmlType],
     /// Numbers of tokens.
     pub tokens: &'static [usize],
 }
 
 /// Prompts and decoding.
-const ALL: &[usize] = &[1, 2, 4, 8, 16, 32, 64, 512, 2048, 8192];
+pub const ALL: &[usize] = &[1, 2, 4, 8, 16, 32, 64, 512, 2048, 8192];
 
 /// Logits are wanted of the last token of each sequence.
 const LOGITS: &[usize] = &[1, 2, 4, 8, 16, 32, 64];
@@ -52,7 +53,7 @@ pub const SHAPES: [Shape; 18] = [
     shape("output / 8", 6144, 19_360, OUTPUT, LOGITS),
 ];
 
-const fn shape(
+pub const fn shape(
     what: &'static str,
     k: usize,
     n: usize,
@@ -63,7 +64,7 @@ const fn shape(
 }
 
 impl Shape {
-    /// The types that there are kernels for. Q5_0 is for rows that no K type fits.
+    /// The types that there are kernels for in tiles. Q5_0 is for rows that no K type fits.
     pub fn types(&self) -> impl Iterator<Item = GgmlType> {
         let fits = |ty: &GgmlType| self.k.is_multiple_of(ty.block_elems());
         let wanted = |ty: &GgmlType| *ty != GgmlType::Q5_0 || self.types == Q5_0;
