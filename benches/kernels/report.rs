@@ -18,7 +18,8 @@ use super::baselines::{Baseline, Case};
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
     pub bytes: usize,
-    /// Of matrix units: a product and a sum are two.
+    /// A product and a sum are two. Their roof is the rate of matrix units, also of kernels that use FMA units instead: nothing can
+    /// be faster.
     pub operations: Option<u64>,
     /// Which way the bytes go; none if the GPU's memory is not what binds.
     pub memory: Option<Memory>,
@@ -52,7 +53,8 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Of a row that takes `seconds`. What `kernels` round activations to decides between the roofs of matrix units.
+    /// Of a row that takes `seconds`. What `kernels` round activations to decides between the roofs of matrix units; f16 is the roof
+    /// of those in f32.
     pub fn of(work: Work, kernels: &[(Entry, u64)], roofs: &Roofs, seconds: f64) -> Option<Self> {
         let memory = work.memory.map(|memory| match memory {
             Memory::Copy => ("memory", "copy", work.bytes as f64 / roofs.copy),
@@ -70,11 +72,12 @@ impl Bound {
     }
 }
 
-/// Whether a kernel multiplies f16 activations; those of the other linear layers with operations are int8.
+/// Whether a kernel multiplies f16 activations, or f32, which matrix units could take as f16 at best; those of the other linear
+/// layers with operations are int8.
 fn is_f16(entry: Entry) -> bool {
     let narrow = linear_gemm::INSTANCES.iter().map(|i| (i.entry, i.act));
     let mut all = narrow.chain(linear_gemm_wide::INSTANCES.iter().map(|i| (i.entry, i.act)));
-    all.any(|gemm| gemm == (entry, 16))
+    matches!(entry.family(), "linear_dot" | "linear_tile") || all.any(|gemm| gemm == (entry, 16))
 }
 
 pub struct Report(RefCell<State>);

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use glm5::cuda::Environment;
 use glm5::cuda::roofs::{ReadRoof, Roofs};
 use glm5::kernels::{Entry, linear_gemm, linear_gemm_wide};
+use glm5::quant::GgmlType;
 use serde_json::Value;
 
 use super::baselines::{Baseline, Case};
 use super::report::{Bound, Memory, Report, Work, named};
-use super::shapes::SHAPES;
-use super::{issued, launches};
+use super::shapes::{ALL, SHAPES, Shape};
+use super::{issued, launches, linear, linear_fused};
 
 #[test]
 fn llama_cpp_is_there() {
@@ -51,6 +52,14 @@ fn no_case_is_there_twice_and_the_table_takes_minutes() {
             rows += shape.tokens.len();
         }
     }
+    seen.clear();
+    for shape in linear::SHAPES {
+        for ty in shape.types {
+            assert!(seen.insert((shape.k, shape.n, ty.name())), "{shape:?} {ty}");
+            rows += shape.tokens.len();
+        }
+    }
+    rows += linear_fused::CASES.len() * ALL.len();
     // The table may take six minutes, two of them for what is not a linear layer: 0.3 s for each row of these.
     assert!((600..=800).contains(&rows), "{rows} rows");
 }
@@ -66,6 +75,12 @@ fn every_linear_layer_is_there_at_full_width_and_cut_by_eight() {
     }
     for (k, n) in [(16_384, 6144), (12_288, 6144), (2048, 6144)] {
         assert!(has(k, n) && has(k / 8, n), "{k} to {n} by columns");
+    }
+    // Not in tiles: the router, the indexer's weights, and files with weights as they were trained.
+    for (ty, n) in [(GgmlType::F32, 256), (GgmlType::F32, 32), (GgmlType::F16, 2048), (GgmlType::BF16, 2048)]
+    {
+        let here = |s: &Shape| (s.k, s.n, s.tokens) == (6144, n, ALL) && s.types.contains(&ty);
+        assert!(linear::SHAPES.iter().any(here), "{ty} 6144 to {n}");
     }
 }
 
@@ -127,7 +142,8 @@ fn the_longer_floor_binds() {
     assert_eq!(bound(1_000_000, ops, read, (int8, 1)), Some(("arithmetic", "s8", 100.0)));
     let f16 = linear_gemm::INSTANCES.iter().find(|i| i.act == 16).unwrap().entry;
     let wide = linear_gemm_wide::INSTANCES.iter().find(|i| i.act == 16).unwrap().entry;
-    for entry in [f16, wide] {
+    let [dot, tile] = ["linear_dot", "linear_tile"].map(|family| kernel(family).0);
+    for entry in [f16, wide, dot, tile] {
         assert_eq!(bound(1_000_000, ops, read, (entry, 1)), Some(("arithmetic", "f16", 200.0)));
     }
 }
