@@ -1,21 +1,29 @@
-// linear_decode: y = W x for up to 8 tokens, int8 activations, at the rate at which memory brings W. Several W of a type in one
+// linear_decode: y = W x for up to 16 tokens, int8 activations, at the rate at which memory brings W. Several W of a type in one
 // launch, or y = silu(W x) * (W' x), of which the two products never leave the chip.
 //
 // Math    y[t][j] = sum over blocks of e d (sum of int8 products), minus the minimums (int8.cuh)
-// Shapes  x [k_tiles, 1]; W [n / 16, k_tiles] tiles and y [m, n] of each group, m <= 8
+// Shapes  x [k_tiles, ceil(m / 8)]; W [n / 16, k_tiles] tiles and y [m, n] of each group, m <= kTokens
 // Tiling  a block of threads takes 16 rows at a time, its warps every kWarps-th tile of them; sums over the warps in order.
 //         The row tiles of all groups are one list. Each warp has a ring of kStages tiles of its own in shared memory and copies
 //         ahead across rows and groups, so that between rows, and before the kernels before this one have ended, memory is busy.
+//         While some warps, in turn, add up a row tile, the others are at the next; of 8 warps also at the end of it, as sums of two row
+//         tiles have room.
 //         With kGlu groups are pairs: 16 rows of the first, then the same rows of the second.
 // Floor   bytes of W. 6144 x 24576 of Q4_K: 85 MB, 53 us at 1.61 TB/s.
-// Limits  few rows: 16 of 2048 inputs are 18 KB for a block of threads. More tokens: instructions; see linear_gemm.
+// Limits  few rows: 16 of 2048 inputs are 18 KB for a block of threads. 16 tokens: every 16 rows read all activations, 5.6 KB
+//         for each 256 columns, from L2 if L1 does not hold them. More: see linear_gemm.
 #include "common/int8.cuh"
 #include "common/silu.cuh"
 
 template <class Block, int kTokens, int kGlu, int kStages, int kBlocks, int kWarps>
 struct linear_decode_smem {
+    static constexpr int kTokenTiles = (kTokens + TILE_TOKENS - 1) / TILE_TOKENS;
+    static constexpr int kColumns = kTokens < TILE_TOKENS ? 1 : 2; // of the two that a lane has in a result
+    static constexpr int kSums = kTokenTiles * 2 * kColumns; // of a lane, in a row tile
+    static constexpr int kSlots = kWarps > 8 ? 1 : 2;        // row tiles whose sums have room
     typename tile<Block>::type ring[kWarps][kStages];
-    float partial[1 + kGlu][kWarps][4][32];
+    float partial[kSlots][1 + kGlu][kWarps][kSums][32];
+    mbarrier full[kSlots], empty[kSlots];
 };
 
 // A place in the row tiles of all groups, one group after the other. Of kParts neighbouring groups, which have the same rows, the
@@ -36,7 +44,7 @@ template <int kParts> struct decode_rows {
     }
 };
 
-// The tiles of one warp, in the order in which it reads them.
+// The tiles of one warp, in the order in which it reads them; behind the last one null.
 template <class Tile, int kParts, int kWarps> struct decode_tiles {
     decode_rows<kParts> rows;
     int k_tiles, mine; // of a row tile: all, and those of this warp
@@ -44,7 +52,8 @@ template <class Tile, int kParts, int kWarps> struct decode_tiles {
     const Tile *at = nullptr;
 
     INTRIN void start(int warp) {
-        if (rows.there())
+        at = nullptr;
+        if (mine > 0 && rows.there())
             at = static_cast<const Tile *>(rows.p.groups[rows.group + part].w) + static_cast<uint64_t>(rows.row_tile) * k_tiles + warp;
     }
     INTRIN void next(int warp) {
@@ -59,33 +68,47 @@ template <class Tile, int kParts, int kWarps> struct decode_tiles {
     }
 };
 
+// Of the four times 64 columns of a tile, those whose loads are on their way at a time: as many as there are registers for. For sm_120
+// nvcc needs more of them, and there a tile takes four times as long to come from memory.
+template <int kTokenTiles, int kWarps> INTRIN constexpr int decode_cols_ahead() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+    return kTokenTiles > 1 ? 1 : 4;
+#else
+    return kTokenTiles > 1 && kWarps == 8 ? 2 : 4;
+#endif
+}
+
 template <class Block, int kTokens, int kGlu, int kStages, int kBlocks, int kWarps>
 __device__ __forceinline__ void linear_decode(const linear_decode_params &p) {
-    static_assert(kTokens == 1 || kTokens == TILE_TOKENS, "one token, or a tile of them");
+    using smem_type = linear_decode_smem<Block, kTokens, kGlu, kStages, kBlocks, kWarps>;
     using of = tile<Block>;
     using type = typename of::type;
-    constexpr bool kOne = kTokens == 1;
+    constexpr int kTokenTiles = smem_type::kTokenTiles, kColumns = smem_type::kColumns, kSums = smem_type::kSums;
+    constexpr int kSlots = smem_type::kSlots;
+    static_assert(kTokens == TILE_TOKENS / 2 || kTokens % TILE_TOKENS == 0, "the half of a tile that has the even columns, or whole tiles");
     constexpr int kParts = 1 + kGlu;
     constexpr int kChunks = sizeof(type) / 16;
     static_assert(sizeof(type) % 16 == 0, "whole copies");
-    static_assert(kWarps >= 4, "a thread for each sum");
-    auto &shared = smem<linear_decode_smem<Block, kTokens, kGlu, kStages, kBlocks, kWarps>>();
+    static_assert(kWarps % kSums == 0, "warps that add up, in turn");
+    auto &shared = smem<smem_type>();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int k_tiles = static_cast<int>(p.k_tiles);
     const int mine = k_tiles > warp ? (k_tiles - warp + kWarps - 1) / kWarps : 0; // tiles of each row tile
+    if (threadIdx.x == 0) {
+        for (int slot = 0; slot < kSlots; ++slot) {
+            mbarrier_init(shared.full[slot], kWarps * 32);
+            mbarrier_init(shared.empty[slot], kSums * 32);
+        }
+        mbarrier_init_fence();
+    }
 
     decode_rows<kParts> rows{p};
     rows.skip(static_cast<int>(blockIdx.x));
     decode_tiles<type, kParts, kWarps> ahead{{p}, k_tiles, mine};
     ahead.rows.skip(static_cast<int>(blockIdx.x));
     ahead.start(warp);
-    int row_tiles = 0;
-    for (int group = 0; group < static_cast<int>(p.n_groups); group += kParts)
-        row_tiles += static_cast<int>((p.groups[group].n + TILE_ROWS - 1) / TILE_ROWS);
-    int left = mine * kParts * ((row_tiles - static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x));
     const auto copy = [&](int to) {
-        if (left > 0) {
-            --left;
+        if (ahead.at != nullptr) {
             unsigned char *dst = reinterpret_cast<unsigned char *>(&shared.ring[warp][to]);
             const unsigned char *src = reinterpret_cast<const unsigned char *>(ahead.at);
 #pragma unroll
@@ -101,40 +124,49 @@ __device__ __forceinline__ void linear_decode(const linear_decode_params &p) {
     for (int s = 0; s < kAhead; ++s) copy(s);
     griddep_launch_dependents();
     griddep_wait();
+    __syncthreads(); // barriers are there
 
+    [[maybe_unused]] constexpr int kColsAhead = decode_cols_ahead<kTokenTiles, kWarps>();
     int reading = 0;
-    for (; rows.there(); rows.skip(static_cast<int>(gridDim.x))) {
+    for (unsigned turn = 0; rows.there(); rows.skip(static_cast<int>(gridDim.x)), ++turn) {
+        const unsigned slot = turn % kSlots, round = turn / kSlots % 2;
 #pragma unroll 1
         for (int part = 0; part < kParts; ++part) {
-            float acc[4] = {};
+            float acc[kTokenTiles][4] = {};
 #pragma unroll 1
             for (int i = 0; i < mine; ++i) {
-                const tile_act &x = p.x[warp + i * kWarps];
+                const tile_act *x = p.x + (warp + i * kWarps) * kTokenTiles;
                 cp_async_wait<kAhead - 1>();
                 __syncwarp(); // the copies of other lanes are there, and all have read the tile before
                 if constexpr (kStages > 1) copy(reading == 0 ? kStages - 1 : reading - 1);
                 const type &w = shared.ring[warp][reading];
-                const typename of::row heads[2] = {of::load(w, tile_row(lane, 0)), of::load(w, tile_row(lane, 1))};
-                if constexpr (of::kMins) subtract_mins<Block>(acc, heads, lane, vector_at<uint2>(x.sums[lane]));
+                const typename of::row heads[2] = {of::load(w, tile_row(lane, 0)), of::load(w, tile_row(lane, 2))};
+                if constexpr (of::kMins)
 #pragma unroll
+                    for (int t = 0; t < kTokenTiles; ++t) subtract_mins<Block>(acc[t], heads, lane, vector_at<uint2>(x[t].sums[lane]));
+#pragma unroll kColsAhead
                 for (int c = 0; c < 4; ++c) {
                     uint32_t a[2][4];
                     of::fragments(w, c, lane, a);
                     float s[2][2 * of::kGroups];
 #pragma unroll
                     for (int h = 0; h < 2; ++h) of::scales(heads[h], c, s[h]);
-                    const uint4 b = vector_at<uint4>(x.qs[c][lane]);
 #pragma unroll
-                    for (int j = 0; j < 2; ++j) {
-                        products<of::kGroups> sums;
-                        sums.multiply(a[j], j == 0 ? b.x : b.z, j == 0 ? b.y : b.w);
-                        float of_block[2][of::kGroups];
+                    for (int t = 0; t < kTokenTiles; ++t) {
+                        const uint4 b = vector_at<uint4>(x[t].qs[c][lane]);
 #pragma unroll
-                        for (int h = 0; h < 2; ++h)
+                        for (int j = 0; j < 2; ++j) {
+                            products<of::kGroups> sums;
+                            sums.multiply(a[j], j == 0 ? b.x : b.z, j == 0 ? b.y : b.w);
+                            float of_block[2][of::kGroups];
 #pragma unroll
-                            for (int u = 0; u < of::kGroups; ++u) of_block[h][u] = s[h][j * of::kGroups + u];
-                        sums.template add<kOne>(acc, of_block,
-                                                vector_at<float4>(x.scales[2 * c + j][lane % 4 * 2]));
+                            for (int h = 0; h < 2; ++h)
+#pragma unroll
+                                for (int u = 0; u < of::kGroups; ++u) of_block[h][u] = s[h][j * of::kGroups + u];
+                            float2 e[kColumns];
+                            of_tokens<kColumns>(x[t], 2 * c + j, lane, e);
+                            sums.template add<kColumns>(acc[t], of_block, e);
+                        }
                     }
                 }
                 if constexpr (kStages == 1) {
@@ -143,26 +175,28 @@ __device__ __forceinline__ void linear_decode(const linear_decode_params &p) {
                 }
                 reading = reading + 1 == kStages ? 0 : reading + 1;
             }
+            if (part == 0 && turn >= kSlots) mbarrier_wait(shared.empty[slot], round ^ 1);
 #pragma unroll
-            for (int r = 0; r < 4; ++r) shared.partial[part][warp][r][lane] = acc[r];
+            for (int r = 0; r < kSums; ++r)
+                shared.partial[slot][part][warp][r][lane] = acc[r / (2 * kColumns)][r % (2 * kColumns) * 2 / kColumns];
         }
-        __syncthreads();
-        if (threadIdx.x < 128) {
-            const int r = threadIdx.x / 32;
-            const auto sum = [&](int part) {
-                float y = shared.partial[part][0][r][lane];
+        mbarrier_arrive(shared.full[slot]);
+
+        const unsigned r = warp - turn * kSums % kWarps; // warps take turns
+        if (r >= kSums) continue;
+        mbarrier_wait(shared.full[slot], round);
+        const auto sum = [&](int part) {
+            float y = shared.partial[slot][part][0][r][lane];
 #pragma unroll
-                for (int other = 1; other < kWarps; ++other) y = __fadd_rn(y, shared.partial[part][other][r][lane]);
-                return y;
-            };
-            const linear_group &group = p.groups[rows.group];
-            const uint32_t row = rows.row_tile * TILE_ROWS + tile_row(lane, r / 2), token = lane % 4 * 2 + r % 2;
-            if (row < group.n && token < p.m) {
-                float y = sum(0);
-                if constexpr (kGlu) y = __fmul_rn(silu(y), sum(1));
-                group.y[static_cast<uint64_t>(token) * group.y_stride + row] = y;
-            }
-        }
-        __syncthreads();
+            for (int other = 1; other < kWarps; ++other) y = __fadd_rn(y, shared.partial[slot][part][other][r][lane]);
+            return y;
+        };
+        float y = sum(0);
+        if constexpr (kGlu) y = __fmul_rn(silu(y), sum(1));
+        mbarrier_arrive(shared.empty[slot]);
+        const linear_group &group = p.groups[rows.group];
+        const int t = static_cast<int>(r) / (2 * kColumns), of_lane = static_cast<int>(r) % (2 * kColumns) * 2 / kColumns;
+        const uint32_t row = rows.row_tile * TILE_ROWS + tile_row(lane, of_lane), token = t * TILE_TOKENS + tile_token(lane, of_lane);
+        if (row < group.n && token < p.m) group.y[static_cast<uint64_t>(token) * group.y_stride + row] = y;
     }
 }

@@ -247,8 +247,8 @@ __device__ __forceinline__ void linear_gemm(const linear_gemm_params &p) {
             for (int t = 0; t < kTokens; ++t)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    const uint32_t row = (place.row_tile + (row_warp + r) / kParts) * TILE_ROWS + tile_row(lane, i / 2);
-                    const uint32_t token = (token_tile + t) * TILE_TOKENS + lane % 4 * 2 + i % 2;
+                    const uint32_t row = (place.row_tile + (row_warp + r) / kParts) * TILE_ROWS + tile_row(lane, i);
+                    const uint32_t token = (token_tile + t) * TILE_TOKENS + tile_token(lane, i);
                     float value = step.sums[r][t][i];
                     if constexpr (kGlu) value = __fmul_rn(silu(value), step.sums[r + 1][t][i]);
                     if (row < group.n && token < p.m) y[uint64_t{token} * group.y_stride + row] = value;

@@ -6,14 +6,15 @@
 // Floor   5.5 bytes a value: 8 tokens of 6144, a launch
 // Limits  a token writes pieces of 4 bytes, which the tokens of the tile together make whole lines of
 #include "common/act.cuh"
+#include "common/places.cuh"
 #include "params.h"
 
 template <int kWarps>
 __device__ __forceinline__ void quantize(const quantize_params &p) {
     static_assert(kWarps == TILE_TOKENS, "a warp for each token");
-    const int g = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t k_tiles = (p.k + TILE_COLS - 1) / TILE_COLS;
-    const uint32_t token = blockIdx.x / k_tiles * TILE_TOKENS + g;
+    const uint32_t token = blockIdx.x / k_tiles * TILE_TOKENS + warp;
     const uint32_t col = blockIdx.x % k_tiles * TILE_COLS + lane * 8;
     tile_act &out = p.out[uint64_t{blockIdx.x % k_tiles} * ((p.m + TILE_TOKENS - 1) / TILE_TOKENS) + blockIdx.x / k_tiles];
     griddep_launch_dependents();
@@ -34,6 +35,7 @@ __device__ __forceinline__ void quantize(const quantize_params &p) {
     const float2 scale = act_scale(amax);
 
     // Columns 4 c and on of a block are word c / 4 of lane 4 g + c % 4.
+    const int g = tile_column(warp);
     const int block = lane / 4, i = block / 2, s = block % 2;
     int sum = 0;
 #pragma unroll

@@ -7,7 +7,7 @@
 // Tiling  a block of threads for each token and slab: once over the row for the largest value, once more to round it
 // Floor   6 bytes a value
 // Limits  the second reading of the row meets L1 or L2
-#include "common/intrin.cuh"
+#include "common/places.cuh"
 #include "params.h"
 
 template <int kWarps> struct quantize_f16_smem {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void quantize_f16(const quantize_f16_params &p) {
     const float scale = finite ? f32_from_bits(static_cast<uint32_t>(127 - e) << 23) : f32_from_bits(0x7fc00000u);
 
     // Eight columns a thread, four threads a block of 32.
-    const int g = token % TILE_TOKENS;
+    const int g = tile_column(token % TILE_TOKENS);
     for (uint32_t col = threadIdx.x * 8; col < k_tiles * TILE_COLS; col += kWarps * 256) {
         uint32_t words[2][2] = {};
         float sum = 0.f;

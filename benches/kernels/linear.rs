@@ -1,8 +1,9 @@
 //! linear: weights as they lie in files, in f32 arithmetic: the layers that files have as F32, F16 or BF16, and of other types what
 //! the device has as a reference. Bytes of weights, activations and outputs, nearly all of them read, over what one launch can read of
-//! that size where few tokens meet them; operations over the f16 rate of the matrix units where many do. These kernels use FMA units,
-//! which have a ninth of that rate (66 Tflop/s on an H200), so the share tells what matrix units would bring. Goals: 40 % of the read
-//! roof for one token of Q4_K, 40 % of the FMA rate for 512.
+//! that size where few tokens meet them; operations over the f16 rate of the matrix units where many do. Blocks of quants use FMA units,
+//! which have a ninth of that rate (66 Tflop/s on an H200), so the share tells what matrix units would bring; unquantized weights have
+//! products of tf32, 3 of F32 and 2 of the others, at half of it. Goals: 40 % of the read roof for one token of Q4_K, 40 % of the FMA
+//! rate for 512.
 
 use criterion::Criterion;
 use glm5::ops::linear::{linear, reference};

@@ -77,7 +77,8 @@ impl Bound {
 fn is_f16(entry: Entry) -> bool {
     let narrow = linear_gemm::INSTANCES.iter().map(|i| (i.entry, i.act));
     let mut all = narrow.chain(linear_gemm_wide::INSTANCES.iter().map(|i| (i.entry, i.act)));
-    matches!(entry.family(), "linear_dot" | "linear_tile") || all.any(|gemm| gemm == (entry, 16))
+    matches!(entry.family(), "linear_dot" | "linear_tile" | "linear_float")
+        || all.any(|gemm| gemm == (entry, 16))
 }
 
 pub struct Report(RefCell<State>);

@@ -21,7 +21,7 @@ template <class Block, int kRows, int kTokens> struct gemm_int8 {
 #pragma unroll
         for (int r = 0; r < kRows; ++r)
 #pragma unroll
-            for (int h = 0; h < 2; ++h) heads[r][h] = of::load(w[r], tile_row(lane, h));
+            for (int h = 0; h < 2; ++h) heads[r][h] = of::load(w[r], tile_row(lane, 2 * h));
         if constexpr (of::kMins) {
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) {
@@ -43,12 +43,12 @@ template <class Block, int kRows, int kTokens> struct gemm_int8 {
             }
             // Products of one tile of tokens are scaled while the matrix units make those of the next.
             products<kGroups> made[2][kRows][2];
-            float4 e[2][2];
+            float2 e[2][2][2];
             const auto multiply = [&](int t) {
                 const uint4 b = vector_at<uint4>(x[t].qs[c][lane]);
 #pragma unroll
                 for (int j = 0; j < 2; ++j) {
-                    e[t % 2][j] = vector_at<float4>(x[t].scales[2 * c + j][lane % 4 * 2]);
+                    of_tokens<2>(x[t], 2 * c + j, lane, e[t % 2][j]);
 #pragma unroll
                     for (int r = 0; r < kRows; ++r) made[t % 2][r][j].multiply(a[r][j], j == 0 ? b.x : b.z, j == 0 ? b.y : b.w);
                 }
@@ -66,7 +66,7 @@ template <class Block, int kRows, int kTokens> struct gemm_int8 {
                         for (int h = 0; h < 2; ++h)
 #pragma unroll
                             for (int u = 0; u < kGroups; ++u) of_block[h][u] = s[r][h][j * kGroups + u];
-                        made[t % 2][r][j].template add<false>(sums[r][t], of_block, e[t % 2][j]);
+                        made[t % 2][r][j].template add<2>(sums[r][t], of_block, e[t % 2][j]);
                     }
             }
         }

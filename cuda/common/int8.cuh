@@ -5,12 +5,10 @@
 // multiplies by the scale of the activations: c * e - 3 * 2^22 e, where the product is exact and so is 3 * 2^22 e, as e has 22
 // bits. Sums stay below 2^22: 32 * 127 * 128. A second FMA multiplies by the scale of the weights and adds up.
 #pragma once
+#include "places.cuh"
 #include "tile.cuh"
 
 constexpr int32_t kShiftBits = 0x4b400000; // of 3 * 2^22
-
-// Rows of D that a lane has.
-INTRIN int tile_row(int lane, int h) { return lane / 4 + 8 * h; }
 
 // acc -= minimums of the lane's rows times the sums of the blocks, over 256 columns.
 template <class Block> INTRIN void subtract_mins(float (&acc)[4], const typename tile<Block>::row (&heads)[2], int lane, uint2 sums) {
@@ -23,6 +21,16 @@ template <class Block> INTRIN void subtract_mins(float (&acc)[4], const typename
     mma_m16n8k16_bf16_zero(d, a, b);
 #pragma unroll
     for (int r = 0; r < 4; ++r) acc[r] = __fmaf_rn(-tile<Block>::dmin(heads[r / 2]), d[r], acc[r]);
+}
+
+// Of a block of 32 columns, for the first kColumns of a lane: the scale of the token there, and -3 * 2^22 times that.
+template <int kColumns> INTRIN void of_tokens(const tile_act &x, int block, int lane, float2 (&e)[kColumns]) {
+    if constexpr (kColumns == 1) {
+        e[0] = vector_at<float2>(x.scales[block][lane % 4 * 2]);
+    } else {
+        const float4 both = vector_at<float4>(x.scales[block][lane % 4 * 2]);
+        e[0] = make_float2(both.x, both.y), e[1] = make_float2(both.z, both.w);
+    }
 }
 
 // Sums of products of 32 columns: one for each scale of the weights.
@@ -39,16 +47,16 @@ template <int kGroups> struct products {
             mma_m16n8k16_s8_from(kShiftBits, d[1], a1, upper);
         }
     }
-    // `s[h][j]`: scales of the two rows of the lane. `e`: scale and shift of the tokens of its two columns. Of columns that
-    // nobody asked for (kOne: all but the first of the tile) nothing is computed.
-    template <bool kOne> INTRIN void add(float (&acc)[4], const float (&s)[2][kGroups], float4 e) const {
+    // `s[h][j]`: scales of the two rows of the lane. `e[i]`: scale and shift of the token of its column i, of the first kColumns.
+    template <int kColumns> INTRIN void add(float (&acc)[4], const float (&s)[2][kGroups], const float2 (&e)[kColumns]) const {
 #pragma unroll
         for (int j = 0; j < kGroups; ++j)
 #pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                acc[2 * h] = __fmaf_rn(s[h][j], __fmaf_rn(__int_as_float(d[j][2 * h]), e.x, e.y), acc[2 * h]);
-                if constexpr (!kOne)
-                    acc[2 * h + 1] = __fmaf_rn(s[h][j], __fmaf_rn(__int_as_float(d[j][2 * h + 1]), e.z, e.w), acc[2 * h + 1]);
-            }
+            for (int h = 0; h < 2; ++h)
+#pragma unroll
+                for (int i = 0; i < kColumns; ++i) {
+                    const int r = 2 * h + i;
+                    acc[r] = __fmaf_rn(s[h][j], __fmaf_rn(__int_as_float(d[j][r]), e[i].x, e[i].y), acc[r]);
+                }
     }
 };

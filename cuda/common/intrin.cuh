@@ -204,7 +204,7 @@ INTRIN float rsqrt_approx(float x) {
 // Matrix instructions -----------------------------------------------------------------------------
 //
 // Lane l = 4 g + t. Fragments (e counts the elements of a register from the low bits):
-//   A  register r: row g + 8 (r % 2),  columns p t + e + 4 p (r / 2)     p = elements per register: 2 or 4
+//   A  register r: row g + 8 (r % 2),  columns p t + e + 4 p (r / 2)     p = elements per register: 1, 2 or 4
 //   B  register r: rows p t + e + 4 p r,  column g
 //   D  register r: row g + 8 (r / 2),  column 2 t + r % 2
 // All are collective over a full warp.
@@ -226,6 +226,15 @@ INTRIN void mma_m16n8k16_f16(float (&d)[4], const uint32_t (&a)[4], const uint32
                 emu::mma_m16n8k16_f16(d, a, b, site));
 }
 
+// D(16x8) += A(16x8) B(8x8) of tf32: the upper 19 bits of f32, which have 11 bits of the significand; the lower 13 are ignored.
+INTRIN void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2] AND_SITE) {
+    PTX_OR_TWIN(asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                             "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])),
+                emu::mma_m16n8k8_tf32(d, a, b, site));
+}
+
 // D(16x8) += A(16x32) B(32x8). Native on sm_120; sm_90 unpacks to f16.
 INTRIN void mma_m16n8k32_e4m3(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2] AND_SITE) {
     PTX_OR_TWIN(asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
@@ -242,6 +251,14 @@ INTRIN void mma_m16n8k16_bf16_zero(float (&d)[4], const uint32_t (&a)[4], const 
                              : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
                              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(0.f)),
                 (d[0] = d[1] = d[2] = d[3] = 0.f, emu::mma_m16n8k16_bf16(d, a, b, site)));
+}
+
+INTRIN void mma_m16n8k8_tf32_zero(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2] AND_SITE) {
+    PTX_OR_TWIN(asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                             "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+                             : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(0.f)),
+                (d[0] = d[1] = d[2] = d[3] = 0.f, emu::mma_m16n8k8_tf32(d, a, b, site)));
 }
 
 INTRIN void mma_m16n8k16_f16_zero(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2] AND_SITE) {

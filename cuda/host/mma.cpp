@@ -35,12 +35,17 @@ void perform_ldmatrix(unsigned, LdmatrixLane *const *lanes) {
 // The operand types: how many fit a 32-bit register, how to read one, what the products are summed in.
 struct Bf16 {
     static constexpr unsigned per_register = 2;
-    using Sum = double; // holds every product of two bf16, f16 or e4m3 exactly
+    using Sum = double; // holds every product of two bf16, f16, tf32 or e4m3 exactly
     using Out = float;
     static Sum value(std::uint32_t bits) { return bf16_to_f32_soft(static_cast<std::uint16_t>(bits)); }
 };
 struct F16 : Bf16 {
     static Sum value(std::uint32_t bits) { return f16_to_f32_soft(static_cast<std::uint16_t>(bits)); }
+};
+// The upper 19 bits of an f32; the others are not looked at.
+struct Tf32 : Bf16 {
+    static constexpr unsigned per_register = 1;
+    static Sum value(std::uint32_t bits) { return f32_from_bits(bits & 0xffffe000u); }
 };
 struct E4m3 : Bf16 {
     static constexpr unsigned per_register = 4;
@@ -60,7 +65,7 @@ template <class Type, unsigned K> struct MmaLane {
 };
 
 // Register r of a fragment holds `per` neighbours along K. Rows of A are groups (lane / 4) and groups + 8, columns of B
-// are groups; along K, a quad's lanes hold 4 * per values per half register set. So with per = 2 (16-bit) or 4 (8-bit):
+// are groups; along K, a quad's lanes hold 4 * per values per half register set. So with per = 1 (tf32), 2 (16-bit) or 4 (8-bit):
 //   A register r, element e: row = group + 8 (r % 2), k = per (lane % 4) + e + 4 per (r / 2)
 //   B register r, element e: column = group,          k = per (lane % 4) + e + 4 per r
 //   D register r:            row = group + 8 (r / 2), column = 2 (lane % 4) + r % 2
@@ -122,6 +127,9 @@ void mma_m16n8k16_bf16(float *d, const std::uint32_t *a, const std::uint32_t *b,
 }
 void mma_m16n8k16_f16(float *d, const std::uint32_t *a, const std::uint32_t *b, Site site) {
     mma<F16, 16>(d, a, b, "mma.m16n8k16.f16", site);
+}
+void mma_m16n8k8_tf32(float *d, const std::uint32_t *a, const std::uint32_t *b, Site site) {
+    mma<Tf32, 8>(d, a, b, "mma.m16n8k8.tf32", site);
 }
 void mma_m16n8k32_e4m3(float *d, const std::uint32_t *a, const std::uint32_t *b, Site site) {
     mma<E4m3, 32>(d, a, b, "mma.m16n8k32.e4m3", site);

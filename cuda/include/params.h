@@ -65,25 +65,26 @@ typedef struct { uint32_t qs[4][32][4]; uint32_t qh[4][32]; uint16_t d[16][8]; }
 /** Columns 32 j and on in `qs[j]`. */
 typedef struct { uint32_t qs[8][32][4]; uint16_t d[16][8]; } tile_q8_0;
 
-/** Activations of 8 tokens, 256 columns, as int8 in blocks of 32 (src/quant/activations.rs). */
+/** Activations of 8 tokens, 256 columns, as int8 in blocks of 32 (src/quant/activations.rs). Tokens 0 to 3 are g = 0, 2, 4 and 6,
+ *  tokens 4 to 7 the odd g. */
 typedef struct {
-    /** Of token g, for each i: columns 64 i and on in words 0 and 1 of a lane, 32 more in words 2 and 3. */
+    /** For each i: columns 64 i and on in words 0 and 1 of a lane, 32 more in words 2 and 3. */
     uint32_t qs[4][32][4];
-    /** Of block j and each token: the scale and -3 * 2^22 times the scale. */
+    /** Of block j and each g: the scale and -3 * 2^22 times the scale. */
     float scales[8][8][2];
-    /** The sums of the blocks, scale times quants, in two bf16 that add up to it: of token g the upper and the lower parts of
+    /** The sums of the blocks, scale times quants, in two bf16 that add up to it: the upper and the lower parts of
      *  blocks 2 t and 2 t + 1. */
     uint32_t sums[32][2];
 } tile_act;
 
 /** The same as f16, each token times the power of two that takes its largest value to [2^9, 2^10). */
 typedef struct {
-    /** Of token g, for each block of 32 columns: of columns 4 t + (0, 1, 2, 3) the first and the third in word 0, the second and
+    /** For each block of 32 columns: of columns 4 t + (0, 1, 2, 3) the first and the third in word 0, the second and
      *  the fourth in word 1; the same 16 columns further in words 2 and 3. */
     uint32_t x[8][32][4];
     /** As in tile_act, two f16. */
     uint32_t sums[32][2];
-    /** Of each token: the inverse of its power of two; NaN if one of its values is not finite. */
+    /** Of each g: the inverse of its power of two; NaN if one of its values is not finite. */
     float scales[8];
 } tile_act_f16;
 
@@ -191,15 +192,15 @@ typedef struct {
 
 enum { LINEAR_GROUPS = 4 };
 
-/** Linear layers of one type on the same int8 activations, for up to 8 tokens. */
+/** Linear layers of one type on the same int8 activations, for few tokens. */
 typedef struct {
     /** With SwiGLU pairs of gate and up with the same `n`, of which the first has `y`. */
     linear_group groups[LINEAR_GROUPS];
     /** Those that there are. */
     uint32_t n_groups;
-    /** Tokens. */
+    /** Tokens: as many as the kernel multiplies, or fewer by less than a tile. */
     uint32_t m;
-    /** `[k_tiles, 1]` */
+    /** `[k_tiles, m / 8]`, the last rounded up. */
     const tile_act *x;
     /** Tiles along a row. */
     uint32_t k_tiles;

@@ -3,6 +3,7 @@
 use super::dequantize::{count, holds, row_bytes};
 use super::linear_tiled;
 use crate::error::{Error, Result};
+use crate::kernels::Entry;
 use crate::ops::linear::config::{LinearConfig, LinearProblem};
 use crate::sys::{ROUND_BF16, ROUND_INT8, ROUND_NONE, linear_params, linear_round};
 use crate::tensor::{ActivationFormat, Heads, Matrix, Precision, QuantizedTiles, Tensor};
@@ -38,7 +39,7 @@ pub(crate) fn linear_many(
     };
     let all = in_blocks.into_iter().map(|(w, y)| {
         let (x_part, y_part) = (Heads::one(0, w.cols()), Heads::one(0, w.rows()));
-        Launch::new(w, x, x_part, y, y_part, round(w, precision, ROUND_INT8)?)
+        Launch::new(w, x, x_part, y, y_part, round(w, precision, ROUND_INT8)?, None)
     });
     // None runs unless all can.
     let all = all.collect::<Result<Vec<_>>>()?;
@@ -69,7 +70,33 @@ pub(crate) fn head_linear(
         linear_tiled::quantize(x, x_heads, &mut q)?;
         return linear_tiled::head_linear_tiled(w, &mut q, y, y_heads);
     }
-    Launch::new(w, x, x_heads, y, y_heads, round(w, precision, ROUND_BF16)?)?.run(x)
+    Launch::new(w, x, x_heads, y, y_heads, round(w, precision, ROUND_BF16)?, None)?.run(x)
+}
+
+/// `y = w x` for a matrix in blocks, by a kernel of [`kernels`].
+pub(crate) fn linear_by(
+    kernel: Entry,
+    w: &Matrix,
+    x: &Tensor,
+    y: &mut Tensor,
+    precision: Precision,
+) -> Result<()> {
+    let _turn = x.cuda()?.gpu().turn();
+    let (x_part, y_part) = (Heads::one(0, w.cols()), Heads::one(0, w.rows()));
+    Launch::new(w, x, x_part, y, y_part, round(w, precision, ROUND_INT8)?, Some(kernel))?.run(x)
+}
+
+/// The kernels that could multiply a matrix in blocks, the one that is chosen first.
+pub(crate) fn kernels(w: &Matrix, x: &Tensor) -> Result<Vec<Entry>> {
+    let sms = x.cuda()?.gpu().properties().sms;
+    Ok(LinearConfig::candidates(problem(w, x, Heads::one(0, w.cols()))?, sms))
+}
+
+fn problem(w: &Matrix, x: &Tensor, x_heads: Heads) -> Result<LinearProblem> {
+    let ([slabs, n, k], [m, x_cols]) = (w.shape(), x.shape());
+    // Buffers are aligned to 256.
+    let aligned = [x_cols, x_heads.offset, x_heads.stride].iter().all(|values| values.is_multiple_of(4));
+    Ok(LinearProblem { ty: w.cuda()?.ty, m, n, k, slabs, aligned })
 }
 
 /// How the activations that meet `w` are rounded; `fast` is how [`Precision::Fast`] rounds them for quantized weights.
@@ -92,16 +119,22 @@ impl Launch {
         y: &mut Tensor,
         y_heads: Heads,
         round: linear_round,
+        kernel: Option<Entry>,
     ) -> Result<Self> {
+        let problem = problem(w, x, x_heads)?;
         let ([slabs, n, k], [m, x_cols], y_cols) = (w.shape(), x.shape(), y.cols());
         let (w, x, y) = (w.cuda()?, x.cuda()?, y.cuda_mut()?);
         x.gpu().with(&w.blocks)?.with(y)?;
         holds("linear", &w.blocks, slabs * n * row_bytes(w, k)?)?;
         holds("linear", x, m * x_cols)?;
         holds("linear", y, m * y_cols)?;
-        let config = LinearConfig::pick(LinearProblem { ty: w.ty, m, n, slabs })?;
+        let sms = x.gpu().properties().sms;
+        let config = match kernel {
+            None => LinearConfig::pick(problem, sms)?,
+            Some(kernel) => LinearConfig::of(kernel, problem, sms)?,
+        };
         let params = linear_params {
-            w: w.blocks.as_ptr().cast(),
+            w: w.blocks.as_prologue_ptr().cast(),
             x: x.as_ptr().wrapping_add(x_heads.offset),
             y: y.as_mut_ptr().wrapping_add(y_heads.offset),
             x_stride: x_cols as u64,

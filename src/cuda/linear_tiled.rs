@@ -7,7 +7,7 @@ use super::runtime::Properties;
 use super::{Buffer, Gpu};
 use crate::error::{Error, Result};
 use crate::kernels::{self, Entry};
-use crate::ops::linear::config::{DecodeConfig, DecodeProblem};
+use crate::ops::linear::config::{DECODE_TOKENS, DecodeConfig, DecodeProblem};
 use crate::ops::linear::gemm::{GemmConfig, GemmProblem};
 use crate::quant::tiles::{TILE_ROWS, tile_bytes, tiles};
 use crate::quant::{self, GgmlType, Weight};
@@ -22,18 +22,19 @@ use crate::tensor::{
 /// Tokens up to which f16 is used on GPUs whose matrix units are twice as fast with int8: fewer of them wait for memory.
 const F16_TOKENS: usize = 32;
 
-/// How the activations of `rows` tokens are rounded. Int8 where `linear_decode` multiplies, at the rate of memory; for more tokens
-/// f16 is as fast or faster on an H200, with a fifteenth to a twentieth of the error, and by its instructions half as fast on sm_120,
+/// How the activations of `rows` tokens are rounded. Int8 where `linear_decode` multiplies, near the rate of memory; for more tokens
+/// f16 is about as fast on an H200, with a fifteenth to a twentieth of the error, and by its instructions half as fast on sm_120,
 /// which was not measured.
 pub(crate) fn format(gpu: &Gpu, rows: usize) -> ActivationFormat {
     let (major, _) = gpu.properties().compute_capability;
-    match rows > TILE_TOKENS && (major == 9 || rows <= F16_TOKENS) {
+    match rows > DECODE_TOKENS && (major == 9 || rows <= F16_TOKENS) {
         true => ActivationFormat::F16,
         false => ActivationFormat::Int8,
     }
 }
 
-/// Whether tiles of activations come with scratch: where `linear_gemm` may multiply and may cut what it sums up.
+/// Whether tiles of activations come with scratch: where `linear_gemm` may multiply, as it does from 9 tokens on, and may cut what it
+/// sums up.
 pub(crate) fn needs_scratch(format: ActivationFormat, rows: usize, cols: usize, fixed: bool) -> bool {
     let few = rows <= TILE_TOKENS && format == ActivationFormat::Int8 && !fixed;
     !few && GemmConfig::may_cut(cols)
@@ -181,9 +182,9 @@ impl Input {
         Ok(Input { gpu, format: x.format(), m, k, slabs: x.slabs(), has_scratch: x.has_scratch() })
     }
 
-    /// Whether `linear_decode` multiplies.
-    fn is_decode(&self) -> bool {
-        self.format == ActivationFormat::Int8 && self.m <= TILE_TOKENS
+    /// Whether `linear_decode` can.
+    fn can_decode(&self) -> bool {
+        self.format == ActivationFormat::Int8 && self.m <= DECODE_TOKENS
     }
 
     fn decode_problem(&self, ty: GgmlType, rows: &[usize], glu: bool) -> DecodeProblem {
@@ -199,16 +200,20 @@ impl Input {
     /// All kernels that could multiply, the one that is chosen first.
     fn candidates(&self, ty: GgmlType, rows: &[usize], glu: bool) -> Vec<Entry> {
         let gpu = self.gpu.properties();
-        let mut all = Vec::new();
-        if self.is_decode() {
-            let problem = self.decode_problem(ty, rows, glu);
+        let problem = self.decode_problem(ty, rows, glu);
+        let (mut decode, mut gemm) = (Vec::new(), Vec::new());
+        if self.can_decode() {
             let configs = DecodeConfig::candidates(problem, gpu.sms, gpu.smem_per_sm);
-            all.extend(configs.into_iter().map(|config| config.entry));
+            decode.extend(configs.into_iter().map(|config| config.entry));
         }
         if self.can_gemm() {
-            all.extend(GemmConfig::candidates(self.gemm_problem(ty, rows, glu), gpu));
+            gemm = GemmConfig::candidates(self.gemm_problem(ty, rows, glu), gpu);
         }
-        all
+        if DecodeConfig::is_best(problem, gpu.sms) {
+            [decode, gemm].concat()
+        } else {
+            [gemm, decode].concat()
+        }
     }
 
     /// Whether `linear_gemm` can: it may need scratch.
@@ -223,7 +228,11 @@ impl Input {
         let properties = self.gpu.properties();
         let Properties { sms, smem_per_sm, .. } = *properties;
         let (decode, gemm) = (self.decode_problem(ty, &rows, glu), self.gemm_problem(ty, &rows, glu));
-        let by_decode = self.is_decode() && kernel.is_none_or(|kernel| kernel.family() == "linear_decode");
+        let by_decode = self.can_decode()
+            && kernel.map_or_else(
+                || !self.can_gemm() || DecodeConfig::is_best(decode, sms),
+                |kernel| kernel.family() == "linear_decode",
+            );
         let config = match (by_decode, kernel) {
             (true, None) => Config::Decode(DecodeConfig::pick(decode, sms, smem_per_sm)?),
             (true, Some(kernel)) => Config::Decode(DecodeConfig::of(kernel, decode, sms, smem_per_sm)?),

@@ -1,14 +1,14 @@
 // Generated from cuda/include/params.h by `tools/regen-bindings.sh`. Do not edit.
 
-#[doc = " Activations of 8 tokens, 256 columns, as int8 in blocks of 32 (src/quant/activations.rs)."]
+#[doc = " Activations of 8 tokens, 256 columns, as int8 in blocks of 32 (src/quant/activations.rs). Tokens 0 to 3 are g = 0, 2, 4 and 6,\n  tokens 4 to 7 the odd g."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct tile_act {
-    #[doc = " Of token g, for each i: columns 64 i and on in words 0 and 1 of a lane, 32 more in words 2 and 3."]
+    #[doc = " For each i: columns 64 i and on in words 0 and 1 of a lane, 32 more in words 2 and 3."]
     pub qs: [[[u32; 4usize]; 32usize]; 4usize],
-    #[doc = " Of block j and each token: the scale and -3 * 2^22 times the scale."]
+    #[doc = " Of block j and each g: the scale and -3 * 2^22 times the scale."]
     pub scales: [[[f32; 2usize]; 8usize]; 8usize],
-    #[doc = " The sums of the blocks, scale times quants, in two bf16 that add up to it: of token g the upper and the lower parts of\n  blocks 2 t and 2 t + 1."]
+    #[doc = " The sums of the blocks, scale times quants, in two bf16 that add up to it: the upper and the lower parts of\n  blocks 2 t and 2 t + 1."]
     pub sums: [[u32; 2usize]; 32usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -23,11 +23,11 @@ const _: () = {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct tile_act_f16 {
-    #[doc = " Of token g, for each block of 32 columns: of columns 4 t + (0, 1, 2, 3) the first and the third in word 0, the second and\n  the fourth in word 1; the same 16 columns further in words 2 and 3."]
+    #[doc = " For each block of 32 columns: of columns 4 t + (0, 1, 2, 3) the first and the third in word 0, the second and\n  the fourth in word 1; the same 16 columns further in words 2 and 3."]
     pub x: [[[u32; 4usize]; 32usize]; 8usize],
     #[doc = " As in tile_act, two f16."]
     pub sums: [[u32; 2usize]; 32usize],
-    #[doc = " Of each token: the inverse of its power of two; NaN if one of its values is not finite."]
+    #[doc = " Of each g: the inverse of its power of two; NaN if one of its values is not finite."]
     pub scales: [f32; 8usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -221,7 +221,7 @@ const _: () = {
     ["Offset of field: linear_group::n"][::core::mem::offset_of!(linear_group, n) - 16usize];
     ["Offset of field: linear_group::y_stride"][::core::mem::offset_of!(linear_group, y_stride) - 20usize];
 };
-#[doc = " Linear layers of one type on the same int8 activations, for up to 8 tokens."]
+#[doc = " Linear layers of one type on the same int8 activations, for few tokens."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct linear_decode_params {
@@ -229,9 +229,9 @@ pub struct linear_decode_params {
     pub groups: [linear_group; 4usize],
     #[doc = " Those that there are."]
     pub n_groups: u32,
-    #[doc = " Tokens."]
+    #[doc = " Tokens: as many as the kernel multiplies, or fewer by less than a tile."]
     pub m: u32,
-    #[doc = " `[k_tiles, 1]`"]
+    #[doc = " `[k_tiles, m / 8]`, the last rounded up."]
     pub x: *const tile_act,
     #[doc = " Tiles along a row."]
     pub k_tiles: u32,

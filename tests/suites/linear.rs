@@ -1,8 +1,13 @@
 //! Quantized linear layers: single, several on one input, one per head.
 
-use glm5::ops::linear::{head_linear, linear, linear_many, reference};
+use std::collections::BTreeSet;
+
+use glm5::error::Error;
+use glm5::kernels::{Entry, linear_float};
+use glm5::ops::linear::{head_linear, linear, linear_by, linear_kernels, linear_many, reference};
 use glm5::quant::{GgmlType, Weight};
 use glm5::tensor::{Device, Heads, Precision};
+use half::{bf16, f16};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
@@ -16,7 +21,7 @@ macro_rules! linear_properties {
         exact_is_the_reference(case), fast_is_the_reference_on_rounded_activations(case),
         many_are_the_same_as_each_alone(many_case), rows_do_not_depend_on_each_other(case),
         head_linear_is_the_reference_and_leaves_other_columns(head_case);
-        every_type_and_width_is_computed, tells_rows_from_columns, waits_for_earlier_kernels, refuses_what_does_not_fit }
+        every_type_and_width_is_computed, float_weights_are_as_exact_as_f32, tells_rows_from_columns, waits_for_earlier_kernels, refuses_what_does_not_fit }
     };
 }
 pub(crate) use linear_properties;
@@ -231,6 +236,44 @@ pub fn every_type_and_width_is_computed(devices: &[Device]) {
     }
 }
 
+/// Whichever kernel multiplies unquantized weights: long sums of positive terms, so that an error that has always the same sign
+/// would add up; and every kernel is met.
+pub fn float_weights_are_as_exact_as_f32(devices: &[Device]) {
+    let float = |entry: &Entry| entry.family() == "linear_float";
+    let mut met = BTreeSet::new();
+    for ty in [GgmlType::F32, GgmlType::F16, GgmlType::BF16] {
+        for (m, n, k) in [(1, 9, 2048), (17, 8, 2048), (16, 72, 1024), (34, 70, 1024)] {
+            let positive = |seed, len| Rng(seed).normals(len).into_iter().map(|v| v.abs() + 1e-3);
+            let entries: Vec<f32> = positive(1, n * k).collect();
+            let bytes = match ty {
+                GgmlType::F32 => entries.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>(),
+                GgmlType::F16 => entries.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect(),
+                _ => entries.iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes()).collect(),
+            };
+            let w = Weight::new(ty, [1, n, k], bytes.into()).unwrap();
+            let x: Vec<f32> = positive(2, m * k).collect();
+            let want = reference::linear(&values(&w), &x, n, k).unwrap();
+            for d in devices {
+                let bound = |i: usize| want[i] * 2f64.powi(-20);
+                close("y", &run(d, &w, &x, Precision::Exact).unwrap(), &want, bound).unwrap();
+                if d.gpu().is_err() {
+                    continue;
+                }
+                let (w, x) = (matrix(d, &w), tensor(d, k, &x));
+                for kernel in linear_kernels(&w, &x).unwrap().into_iter().filter(float) {
+                    let mut y = poisoned(d, m, n);
+                    linear_by(kernel, &w, &x, &mut y, Precision::Exact).unwrap();
+                    close(kernel.name(), &host(&y), &want, bound).unwrap();
+                    met.insert(kernel);
+                }
+            }
+        }
+    }
+    let all = linear_float::INSTANCES.iter().map(|i| i.entry);
+    let there = all.filter(|_| devices.iter().any(|d| d.gpu().is_ok()));
+    assert_eq!(met, there.collect(), "kernels that were run");
+}
+
 /// A square matrix of numbers that say where they stand, probed by unit vectors: column `i` comes out, not row `i`.
 pub fn tells_rows_from_columns(devices: &[Device]) {
     let k = 32;
@@ -294,5 +337,14 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
         ("y overlap", head_linear(&stack, &wide, x_heads, &mut z, Heads { stride: 5, ..y_heads }, exact)),
         ("y head rows", head_linear(&stack, &wide, x_heads, &mut y2, y_heads, exact)),
     ]);
+    if d.gpu().is_ok() {
+        let kernel = linear_kernels(&w, &x).unwrap()[0];
+        refused(vec![
+            ("by: x width", linear_by(kernel, &w, &wide, &mut y, exact)),
+            ("by: y rows", linear_by(kernel, &w, &x, &mut short, exact)),
+        ]);
+        let other = linear_float::INSTANCES[0].entry;
+        assert!(matches!(linear_by(other, &w, &x, &mut y, exact), Err(Error::Unsupported { .. })));
+    }
     assert!([y, short, narrow, z, y2].iter().all(untouched), "a refused call wrote something");
 }

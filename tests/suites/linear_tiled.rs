@@ -408,7 +408,7 @@ fn every_kernel_is_the_reference(devices: &[Device], format: ActivationFormat, c
 }
 
 pub fn every_int8_kernel_is_the_reference(devices: &[Device]) {
-    let cases = [(1, 5), (1, 26), (3, 9), (8, 2), (150, 2)];
+    let cases = [(1, 5), (1, 26), (3, 9), (8, 2), (13, 9), (150, 2)];
     every_kernel_is_the_reference(devices, ActivationFormat::Int8, &cases);
 }
 

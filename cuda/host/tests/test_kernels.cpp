@@ -193,17 +193,17 @@ void mma(Job &job) {
     job.run(p, blocks);
 }
 
-void linear(Job &job) {
+// `k` columns; rows of x and parts of them begin at multiples of `by` values.
+void run_linear(Job &job, int rows, int tokens, std::uint32_t k, int by) {
     const int elems = job.value("ty"), slabs = job.random.between(1, 2);
     linear_params p{};
-    p.n = job.size(job.value("rows"), job.value("rows") + 1);
-    p.m = job.random.between(1, job.value("tokens") + 1);
-    // Around a few steps of columns, or a few whole blocks.
-    p.k = elems == 1 ? job.size(64) : job.random.between(1, elems == 32 ? 5 : 2) * elems;
+    p.n = job.size(rows, rows + 1);
+    p.m = job.random.between(1, tokens + 1);
+    p.k = k;
     p.round = static_cast<linear_round>(elems == 1 ? 0 : job.random.between(0, 2));
-    p.x_head = p.k + job.random.between(0, 3);
+    p.x_head = p.k + by * job.random.between(0, 3);
     p.y_head = p.n + job.random.between(0, 3);
-    p.x_stride = slabs * p.x_head + job.random.between(0, 3);
+    p.x_stride = slabs * p.x_head + by * job.random.between(0, 3);
     p.y_stride = slabs * p.y_head + job.random.between(0, 3);
     // Nothing behind the last head of the last row.
     const auto spread = [&](std::uint64_t stride, std::uint64_t head, std::uint32_t len) {
@@ -212,8 +212,17 @@ void linear(Job &job) {
     p.w = job.bytes_in(std::size_t{p.n} * slabs * (p.k / elems * job.bytes("ty")));
     p.x = job.floats_in(spread(p.x_stride, p.x_head, p.k));
     p.y = job.out<float>(spread(p.y_stride, p.y_head, p.n) * sizeof(float));
-    job.run(p, tiles(p.n, job.value("rows")) * tiles(p.m, job.value("tokens")), slabs);
+    job.run(p, tiles(p.n, rows) * tiles(p.m, tokens), slabs);
 }
+
+void linear(Job &job) {
+    const int elems = job.value("ty");
+    // Around a few steps of columns, or a few whole blocks.
+    const std::uint32_t k = elems == 1 ? job.size(64) : job.random.between(1, elems == 32 ? 5 : 2) * elems;
+    run_linear(job, job.value("rows"), job.value("tokens"), k, 1);
+}
+
+void linear_float(Job &job) { run_linear(job, 8 * job.value("rows"), 16, 32 * job.size(4), 4); }
 
 int round_up(std::uint32_t n, int to) { return (static_cast<int>(n) + to - 1) / to; }
 
@@ -242,7 +251,8 @@ void linear_decode(Job &job) {
     linear_decode_params p{};
     const int elems = job.value("ty");
     const bool glu = job.value("glu") != 0;
-    p.m = job.random.between(1, job.value("tokens"));
+    const int tokens = job.value("tokens"); // of more than one tile all must be there
+    p.m = job.random.between(tokens > TILE_TOKENS ? tokens - TILE_TOKENS + 1 : 1, tokens);
     p.k_tiles = job.size(job.value("warps"), 20);
     p.n_groups = glu ? 2 : job.random.between(1, LINEAR_GROUPS);
     int row_tiles = 0;
@@ -255,7 +265,7 @@ void linear_decode(Job &job) {
         row_tiles += static_cast<int>(tiles);
         group.y = job.out<float>(std::size_t{p.m} * group.n * sizeof(float));
     }
-    p.x = static_cast<const tile_act *>(job.bytes_in(p.k_tiles * sizeof(tile_act)));
+    p.x = static_cast<const tile_act *>(job.bytes_in(p.k_tiles * round_up(p.m, TILE_TOKENS) * sizeof(tile_act)));
     job.run(p, job.random.between(1, row_tiles));
 }
 
@@ -321,7 +331,7 @@ constexpr Family kFamilies[] = {
     {"quantize", quantize}, {"repack", repack},             {"linear_decode", linear_decode},
     {"linear_gemm", linear_gemm}, {"linear_gemm_wide", linear_gemm}, {"quantize_f16", quantize_f16},
     {"mma_f16", mma},     {"mma_s8", mma},                  {"linear_dot", linear},
-    {"linear_tile", linear},
+    {"linear_tile", linear}, {"linear_float", linear_float},
 };
 
 const Family *family_of(const char *name) {

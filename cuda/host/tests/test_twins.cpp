@@ -62,7 +62,7 @@ Place place_d(int row, int column) { return {row % 8 * 4 + column / 2, row / 8 *
 template <class Decode, class Check>
 void mma_outputs(Run &r, int k_total, int per, Decode decode, Check check, const uint32_t *from = nullptr) {
     const int a_regs = 16 * k_total / 32 / per, b_regs = 8 * k_total / 32 / per, bits = 32 / per;
-    const uint32_t low = bits == 16 ? 0xffff : 0xff;
+    const uint32_t low = 0xffffffffu >> (32 - bits);
     for (int block = 0; block < kBlocks; ++block)
         for (int i = 0; i < 16; ++i)
             for (int j = 0; j < 8; ++j) {
@@ -95,9 +95,9 @@ void check_mma_float(emu_kernel *kernel, int words_out, int k, int per, uint32_t
             long double sum = f32_from_bits(c);
             double size = std::fabs(f32_from_bits(c));
             for (double p : products) sum += p, size += std::fabs(p);
-            // One rounding to f32, plus the rounding of a double sum.
+            // One rounding to f32, of normal and of subnormal numbers, plus the rounding of a double sum.
             const double error = std::fabs((double)(f32_from_bits(got) - sum));
-            CHECK(error <= std::ldexp(std::fabs((double)sum), -24) + std::ldexp(size, -48), "%g for %Lg",
+            CHECK(error <= std::ldexp(std::fabs((double)sum), -24) + std::ldexp(1, -150) + std::ldexp(size, -48), "%g for %Lg",
                   f32_from_bits(got), sum);
         };
         mma_outputs(r, k, per, decode, check);
@@ -134,6 +134,9 @@ TEST(twin_mma_bf16) {
 TEST(twin_mma_f16) {
     check_mma_float(emu_twin_mma_f16, 8, 16, 2, 0xbfffbfff,
                     [](uint32_t b) { return (double)f16_to_f32_soft((uint16_t)b); });
+}
+TEST(twin_mma_tf32) {
+    check_mma_float(emu_twin_mma_tf32, 8, 8, 1, 0xbfffffff, [](uint32_t b) { return (double)f32_from_bits(b & 0xffffe000u); });
 }
 TEST(twin_mma_e4m3) {
     check_mma_float(emu_twin_mma_e4m3, 4, 32, 4, 0xbfbfbfbf,

@@ -37,6 +37,9 @@ __device__ __forceinline__ void mma_bf16(const twins_params &p) {
 __device__ __forceinline__ void mma_f16(const twins_params &p) {
     run_mma_f32(p, 8, MMA(mma_m16n8k16_f16), MMA(mma_m16n8k16_f16_zero));
 }
+__device__ __forceinline__ void mma_tf32(const twins_params &p) {
+    run_mma_f32(p, 8, MMA(mma_m16n8k8_tf32), MMA(mma_m16n8k8_tf32_zero));
+}
 __device__ __forceinline__ void mma_e4m3(const twins_params &p) {
     run_mma_f32(p, 4, MMA(mma_m16n8k32_e4m3), MMA(mma_m16n8k32_e4m3));
 }

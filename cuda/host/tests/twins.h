@@ -25,6 +25,7 @@ enum twins_class { TWINS_EXACT, TWINS_SUM, TWINS_APPROX };
 #define TWINS(TWIN)                                                                                                    \
     TWIN(mma_bf16, 10, 8, TWINS_SUM)                                                                                   \
     TWIN(mma_f16, 10, 8, TWINS_SUM)                                                                                    \
+    TWIN(mma_tf32, 10, 8, TWINS_SUM)                                                                                   \
     TWIN(mma_e4m3, 10, 4, TWINS_SUM)                                                                                   \
     TWIN(mma_s8_k32, 10, 8, TWINS_EXACT)                                                                               \
     TWIN(mma_s8_k16, 7, 8, TWINS_EXACT)                                                                                \

@@ -104,22 +104,25 @@ std::vector<unsigned char> read_file(const char *path) {
     return bytes;
 }
 
-// Values of the operands of a float mma, by name.
+// Elements of the operands of a float mma in a register, and their values, by name.
+int per_register(const std::string &name) { return name == "twin_mma_e4m3" ? 4 : name == "twin_mma_tf32" ? 1 : 2; }
 uint32_t element(const std::string &name, float x) {
     if (name == "twin_mma_bf16") return f32_to_bf16_soft(x);
     if (name == "twin_mma_f16") return f32_to_f16_soft(x);
+    if (name == "twin_mma_tf32") return f32_bits(x); // with bits that the unit must ignore
     return f32_to_e4m3_soft(x);
 }
 double decode(const std::string &name, uint32_t bits) {
     if (name == "twin_mma_bf16") return bf16_to_f32_soft((uint16_t)bits);
     if (name == "twin_mma_f16") return f16_to_f32_soft((uint16_t)bits);
+    if (name == "twin_mma_tf32") return f32_from_bits(bits & 0xffffe000u);
     return e4m3_to_f32_soft((uint8_t)bits);
 }
 
 // Fragments: words 0 to 3 of A, 4 and 5 of B, 6 to 9 of D. Integers stay below 16, so that sums are exact; others are
 // spread over 2^-6 to 2^6 with random signs.
 void fill_sum(std::vector<uint32_t> &in, const std::string &name, bool integers, test::Random &random) {
-    const int bits = name == "twin_mma_e4m3" ? 8 : 16;
+    const int bits = 32 / per_register(name);
     auto number = [&] {
         return integers ? (float)random.between(-15, 15) : std::ldexp(random.unit(), random.between(-6, 6));
     };
@@ -136,8 +139,8 @@ void fill_sum(std::vector<uint32_t> &in, const std::string &name, bool integers,
 
 // sum |a b| + |c| for output `reg` of `lane`: what the tolerance of a sum is relative to. From 4 on without c.
 double magnitude(const std::string &name, const uint32_t *block, int lane, int reg) {
-    const int per = name == "twin_mma_e4m3" ? 4 : 2, bits = 32 / per, k_total = 8 * per;
-    const uint32_t low = bits == 16 ? 0xffff : 0xff;
+    const int per = per_register(name), bits = 32 / per, k_total = 8 * per;
+    const uint32_t low = 0xffffffffu >> (32 - bits);
     const int row = lane / 4 + 8 * (reg % 4 / 2), column = lane % 4 * 2 + reg % 2;
     double sum = reg < 4 ? std::fabs(f32_from_bits(block[(6 + reg) * 32 + lane])) : 0;
     for (int k = 0; k < k_total; ++k) {

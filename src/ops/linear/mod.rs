@@ -21,6 +21,32 @@ pub fn linear(w: &Matrix, x: &Tensor, y: &mut Tensor, precision: Precision) -> R
     linear_many(&[w], x, &mut [y], precision)
 }
 
+/// [`linear`] of a matrix in blocks on a GPU by a kernel of [`linear_kernels`] in place of the one that is chosen: for benches and
+/// tests.
+///
+/// # Errors
+/// As [`linear`]; [`Error::Unsupported`] if the kernel is for another problem, and for a matrix in tiles.
+pub fn linear_by(kernel: Entry, w: &Matrix, x: &Tensor, y: &mut Tensor, precision: Precision) -> Result<()> {
+    expect_linear(w, x, y)?;
+    cuda::linear::linear_by(kernel, w, x, y, precision)
+}
+
+/// The kernels that can multiply a matrix in blocks by `x`: first the one that [`linear`] chooses.
+///
+/// # Errors
+/// [`Error::Unsupported`] elsewhere than on a GPU, and for a matrix in tiles.
+pub fn linear_kernels(w: &Matrix, x: &Tensor) -> Result<Vec<Entry>> {
+    cuda::linear::kernels(w, x)
+}
+
+fn expect_linear(w: &Matrix, x: &Tensor, y: &Tensor) -> Result<()> {
+    const OP: &str = "linear";
+    if w.slabs() != 1 || w.cols() != x.cols() {
+        return Err(Error::shape(OP, format!("a matrix [1, n, {}]", x.cols()), format!("{:?}", w.shape())));
+    }
+    expect(OP, "y", y, x.rows(), w.rows())
+}
+
 /// Several matrices on one input: `ys[i] = ws[i] x`. Shapes as in [`linear`]. One parallel region on the CPU; on GPUs a launch
 /// for each matrix in blocks, and for up to four of a type in tiles.
 ///
@@ -33,14 +59,7 @@ pub fn linear_many(ws: &[&Matrix], x: &Tensor, ys: &mut [&mut Tensor], precision
         return Err(Error::shape(OP, format!("{} outputs", ws.len()), ys.len()));
     }
     for (w, y) in ws.iter().zip(ys.iter()) {
-        if w.slabs() != 1 || w.cols() != x.cols() {
-            return Err(Error::shape(
-                OP,
-                format!("a matrix [1, n, {}]", x.cols()),
-                format!("{:?}", w.shape()),
-            ));
-        }
-        expect(OP, "y", y, x.rows(), w.rows())?;
+        expect_linear(w, x, y)?;
     }
     match x.device() {
         Device::Cpu(cpu) => cpu::linear::linear_many(cpu, ws, x, ys, precision),

@@ -304,10 +304,14 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
     for wrong in kernel(&other_type, 3, false).chain(kernel(&w, 3, true)) {
         unsupported(linear_tiled_by(Some(wrong), &[&w], &mut q, &mut [&mut y]));
     }
-    let for_one =
-        |kernel: &Entry| linear_decode::INSTANCES.iter().any(|i| i.entry == *kernel && i.tokens == 1);
-    for wrong in kernel(&w, 1, false).filter(for_one) {
-        unsupported(linear_tiled_by(Some(wrong), &[&w], &mut q, &mut [&mut y]));
+    let (mut five, mut y5) = (QuantizedTiles::new(d, 5, 256).unwrap(), poisoned(d, 5, 6));
+    quantize(&tensor(d, 256, &[1.0; 5 * 256]), &mut five).unwrap();
+    let for_four =
+        |kernel: &Entry| linear_decode::INSTANCES.iter().any(|i| i.entry == *kernel && i.tokens == 4);
+    let wrong: Vec<Entry> = kernel(&w, 4, false).filter(for_four).collect();
+    assert!(!wrong.is_empty());
+    for wrong in wrong {
+        unsupported(linear_tiled_by(Some(wrong), &[&w], &mut five, &mut [&mut y5]));
     }
     unsupported(linear_tiled_by(
         kernel(&w, 3, false).next(),
@@ -317,5 +321,5 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
     ));
     unsupported(linear(&w, &x, &mut y, Precision::Exact));
     unsupported(dequantize(&w, 0, 0..1, &mut tensor(d, 256, &[0.0; 256])));
-    assert!([y, y2, narrow, short].iter().all(untouched), "a refused call wrote something");
+    assert!([y, y2, y5, narrow, short].iter().all(untouched), "a refused call wrote something");
 }
