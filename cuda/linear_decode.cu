@@ -1,4 +1,4 @@
-// linear_decode: y = W x for up to 16 tokens, int8 activations, at the rate at which memory brings W. Several W of a type in one
+// linear_decode: y = W x for up to 16 tokens, int8 activations, as near as can be to the rate at which memory brings W. Several W of a type in one
 // launch, or y = silu(W x) * (W' x), of which the two products never leave the chip.
 //
 // Math    y[t][j] = sum over blocks of e d (sum of int8 products), minus the minimums (int8.cuh)
@@ -7,7 +7,7 @@
 //         The row tiles of all groups are one list. Each warp has a ring of kStages tiles of its own in shared memory and copies
 //         ahead across rows and groups, so that between rows, and before the kernels before this one have ended, memory is busy.
 //         While some warps, in turn, add up a row tile, the others are at the next; of 8 warps also at the end of it, as sums of two row
-//         tiles have room.
+//         tiles have room. (Of 16 tokens 8 warps have 8 sums: all of them add up.)
 //         With kGlu groups are pairs: 16 rows of the first, then the same rows of the second.
 // Floor   bytes of W. 6144 x 24576 of Q4_K: 85 MB, 53 us at 1.61 TB/s.
 // Limits  few rows: 16 of 2048 inputs are 18 KB for a block of threads. 16 tokens: every 16 rows read all activations, 5.6 KB

@@ -1,9 +1,10 @@
-// linear_float: y = W x for W of f32, f16 or bf16, as exact as f32 arithmetic, by tf32 matrix instructions.
+// linear_float: y = W x for W of f32, f16 or bf16, to a few units of f32's last place, by tf32 matrix instructions.
 //
 // Math    An f32 is a tf32, its upper 11 bits, and the rest, 2^-10 of it at most, of which a tf32 keeps all but the last 2 bits; an f16
-//         or bf16 is one tf32. Products of these are exact, and all are made but that of two rests: off by 2^-21 of a product at most.
+//         or bf16 is one tf32. Products of these are exact, and all are made but that of two rests. With the bits that were cut off a
+//         product of two f32 is short by 7/4 of 2^-20 at most (of f16 and bf16 3/8), by 2^-22 on average.
 //         Those of the upper parts are added up by the matrix units, which cut sums off, over 32 columns and by FADDs then; the
-//         others by the matrix units. An infinity times anything is NaN.
+//         others by the matrix units. What is left of a value below 2^-116 has fewer bits, below 2^-126 none. An infinity gives NaN.
 // Shapes  x [m, k], W [n, k], y [m, n], each once per slab; k a multiple of 32, rows of x and W aligned to 16 bytes
 // Tiling  one block of threads for 16 tokens and 8 kRows rows; its warps take turns at steps of 32 columns, of which a lane has
 //         8 neighbouring ones of each of its rows and its two tokens, straight from global memory. Sums over the warps in order.

@@ -23,7 +23,7 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
     if !bench.measured {
         // Once for each way that a number of tokens can go.
         for ty in tiles::TYPES {
-            of_matrix(bench, c, &Shape { k: 512, n: 70, tokens: &[1, 8, 40, 72], ..SHAPES[0] }, ty);
+            of_matrix(bench, c, &Shape { k: 512, n: 70, tokens: &[1, 8, 12, 40, 72], ..SHAPES[0] }, ty);
         }
         return;
     }

@@ -22,7 +22,7 @@ use crate::tensor::{
 /// Tokens up to which f16 is used on GPUs whose matrix units are twice as fast with int8: fewer of them wait for memory.
 const F16_TOKENS: usize = 32;
 
-/// How the activations of `rows` tokens are rounded. Int8 where `linear_decode` multiplies, near the rate of memory; for more tokens
+/// How the activations of `rows` tokens are rounded. Int8 as far as `linear_decode` goes, near the rate of memory; for more tokens
 /// f16 is about as fast on an H200, with a fifteenth to a twentieth of the error, and by its instructions half as fast on sm_120,
 /// which was not measured.
 pub(crate) fn format(gpu: &Gpu, rows: usize) -> ActivationFormat {
@@ -230,7 +230,7 @@ impl Input {
         let (decode, gemm) = (self.decode_problem(ty, &rows, glu), self.gemm_problem(ty, &rows, glu));
         let by_decode = self.can_decode()
             && kernel.map_or_else(
-                || !self.can_gemm() || DecodeConfig::is_best(decode, sms),
+                || DecodeConfig::is_best(decode, sms),
                 |kernel| kernel.family() == "linear_decode",
             );
         let config = match (by_decode, kernel) {

@@ -11,7 +11,7 @@ use super::close::POISON;
 
 /// Numbers of rows: one token, a few, more than any tile, never a multiple of one.
 pub fn any_m() -> impl Strategy<Value = usize> + Clone {
-    prop_oneof![3 => Just(1usize), 4 => prop::sample::select(vec![2usize, 3, 5, 8, 17, 33, 70]), 1 => 1usize..=70]
+    prop_oneof![3 => Just(1usize), 4 => prop::sample::select(vec![2usize, 3, 4, 5, 8, 9, 16, 17, 33, 70]), 1 => 1usize..=70]
 }
 
 /// Fewer rows, for operations that cost more per row.

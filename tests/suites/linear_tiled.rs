@@ -31,7 +31,8 @@ macro_rules! linear_tiled_properties {
         tokens_do_not_depend_on_each_other(case_and_format), swiglu_is_the_reference(case_and_format),
         heads_are_the_reference(heads_case);
         is_near_the_ideal, rows_need_not_fill_tiles, every_int8_kernel_is_the_reference,
-        every_f16_kernel_is_the_reference, listed_kernels_run, matrices_of_a_launch_are_each_alone, launches_share_their_scratch,
+        every_f16_kernel_is_the_reference, every_token_stands_alone, listed_kernels_run, rows_for_many_rounds,
+        formats_follow_the_tokens, matrices_of_a_launch_are_each_alone, launches_share_their_scratch,
         waits_for_earlier_kernels, many_share_their_activations, rounded_heads_are_multiplied_alike, no_tokens_are_no_work,
         refuses_what_does_not_fit, refuses_heads_that_do_not_fit }
     };
@@ -183,6 +184,26 @@ pub fn tokens_do_not_depend_on_each_other(
         }
     }
     Ok(())
+}
+
+/// The same for each place that a token can have in a tile, and in the second of two.
+pub fn every_token_stands_alone(devices: &[Device]) {
+    let (n, k) = (17, 256);
+    let w = weight(GgmlType::Q4_K, n, k, 1);
+    for (d, m) in devices.iter().flat_map(|d| [4, 8, 16].map(|m| (d, m))) {
+        let x = Rng(m as u64).normals(m * k);
+        let clean = run(d, &w, &x, None).unwrap();
+        for spoiled in 0..m {
+            let mut x = x.clone();
+            x[spoiled * k + 5] = f32::NAN;
+            let got = run(d, &w, &x, None).unwrap();
+            for (t, (got, clean)) in got.chunks(n).zip(clean.chunks(n)).enumerate() {
+                let same = got.iter().zip(clean).all(|(a, b)| a.to_bits() == b.to_bits());
+                let lost = t == spoiled && !got.iter().all(|v| v.is_nan());
+                assert!(!lost && (same || t == spoiled), "{m} tokens, NaN in {spoiled}: token {t}");
+            }
+        }
+    }
 }
 
 /// Gaussian activations, and such of which one in a hundred is 20 times as large.
@@ -408,7 +429,7 @@ fn every_kernel_is_the_reference(devices: &[Device], format: ActivationFormat, c
 }
 
 pub fn every_int8_kernel_is_the_reference(devices: &[Device]) {
-    let cases = [(1, 5), (1, 26), (3, 9), (8, 2), (13, 9), (150, 2)];
+    let cases = [(1, 5), (1, 26), (3, 9), (4, 1), (5, 1), (8, 2), (9, 1), (13, 9), (16, 1), (150, 2)];
     every_kernel_is_the_reference(devices, ActivationFormat::Int8, &cases);
 }
 

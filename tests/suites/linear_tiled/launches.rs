@@ -1,4 +1,6 @@
-//! What launches promise besides sums: which kernels are listed, several matrices, scratch, order, and what is refused.
+//! What launches promise besides sums: which kernels are listed and chosen, several matrices, scratch, order, and what is refused.
+
+use std::collections::BTreeMap;
 
 use super::*;
 
@@ -6,7 +8,7 @@ use super::*;
 pub fn listed_kernels_run(devices: &[Device]) {
     let k = 2304;
     let weights = [33, 5].map(|n| weight(GgmlType::Q5_K, n, k, n as u64));
-    for (d, m) in devices.iter().flat_map(|d| [1, 8, 9, 40].map(|m| (d, m))) {
+    for (d, m) in devices.iter().flat_map(|d| [1, 8, 9, 16, 40].map(|m| (d, m))) {
         let x: Vec<f32> = Rng(m as u64).normals(m * k).iter().map(|v| v / 64.0).collect();
         let (matrices, q) = (weights.each_ref().map(|w| tiled(d, w)), &mut rounded_on(d, &x, k, None));
         let of_each = weights.each_ref().map(|w| specified(w, &x, q.format()));
@@ -23,6 +25,66 @@ pub fn listed_kernels_run(devices: &[Device]) {
         assert!(!listed.is_empty());
         for kernel in listed {
             close(kernel.name(), &swiglu_by(Some(kernel), gate_and_up, q), &want, |i| off[i]).unwrap();
+        }
+    }
+}
+
+/// More rows than blocks of threads: each goes on to a second and to further row tiles. The kernel that is chosen is the first that is
+/// listed; for more than 8 tokens and so many rows it is `linear_gemm`.
+pub fn rows_for_many_rounds(devices: &[Device]) {
+    let (ty, distinct, k) = (GgmlType::Q4_K, 61, 512);
+    for d in devices {
+        let gpu = d.gpu().unwrap();
+        let n = 16 * 9 * gpu.properties().sms as usize + 7;
+        let few = weight(ty, distinct, k, 1);
+        let row = few.bytes().len() / distinct;
+        let bytes: Vec<u8> = few.bytes().iter().copied().cycle().take(n * row).collect();
+        let w = tiled(d, &Weight::new(ty, [1, n, k], bytes.into()).unwrap());
+        for m in [4, 8, 16] {
+            let x: Vec<f32> = Rng(m as u64).normals(m * k).iter().map(|v| v / 64.0).collect();
+            let q = &mut rounded_on(d, &x, k, None);
+            let (want, off) = specified(&few, &x, q.format());
+            let compare = |kernel: Entry, y: &[f32], want: &[f64], off: &[f64]| {
+                for (t, y) in y.chunks(n).enumerate() {
+                    let of = |v: &[f64]| (0..n).map(|j| v[t * distinct + j % distinct]).collect::<Vec<_>>();
+                    let off = of(off);
+                    close(kernel.name(), y, &of(want), |i| off[i]).unwrap();
+                }
+            };
+            let listed = tiled_kernels(&[&w], q, false).unwrap();
+            assert_eq!(listed[0].family(), if m <= TILE_TOKENS { "linear_decode" } else { "linear_gemm" });
+            let before: BTreeMap<_, _> = gpu.launches().into_iter().collect();
+            compare(listed[0], &tiled_by(None, &[&w], q)[0], &want, &off);
+            let ran = gpu.launches().into_iter().filter(|(entry, n)| before.get(entry) != Some(n));
+            assert_eq!(ran.map(|(entry, _)| entry).collect::<Vec<_>>(), [listed[0]]);
+            for kernel in listed.into_iter().filter(|kernel| kernel.family() == "linear_decode") {
+                compare(kernel, &tiled_by(Some(kernel), &[&w], q)[0], &want, &off);
+            }
+            let (want, off) = specified_swiglu(&few, &few, &x, q.format());
+            let listed = tiled_kernels(&[&w, &w], q, true).unwrap();
+            for kernel in listed.into_iter().filter(|kernel| kernel.family() == "linear_decode") {
+                compare(kernel, &swiglu_by(Some(kernel), [&w, &w], q), &want, &off);
+            }
+        }
+    }
+}
+
+/// Int8 as far as `linear_decode` goes; also where room is made for more tokens, or fewer, than before.
+pub fn formats_follow_the_tokens(devices: &[Device]) {
+    use ActivationFormat::{F16, Int8};
+    for d in devices {
+        let sm_90 = d.gpu().unwrap().properties().compute_capability == (9, 0);
+        let many = if sm_90 { F16 } else { Int8 };
+        let mut q = QuantizedTiles::new(d, 1, 256).unwrap();
+        for (m, format) in
+            [(1, Int8), (8, Int8), (9, Int8), (16, Int8), (17, F16), (32, F16), (33, many), (2, Int8)]
+        {
+            q.resize(m, 256).unwrap();
+            assert_eq!(
+                (q.format(), QuantizedTiles::new(d, m, 256).unwrap().format()),
+                (format, format),
+                "{m} tokens"
+            );
         }
     }
 }
