@@ -11,7 +11,7 @@
 set -euo pipefail
 
 # Of the archive: it travels to hosts over whatever there is.
-most_bytes=$((16 << 20))
+most_mib=32
 
 fail() {
     echo "bundle.sh: $*" >&2
@@ -103,10 +103,10 @@ chmod 755 "$new" "$new"/run-*
 archive=$beside/$folder.tar.gz
 (cd "$beside" && tar --sort=name --owner=0 --group=0 --numeric-owner -cf - -- "$folder") | gzip -9n >"$archive"
 size=$(stat -c %s "$archive")
-((size <= most_bytes)) || fail "the archive has $size bytes, more than $most_bytes; nothing was kept"
+((size <= most_mib << 20)) || fail "the archive has $size bytes, more than $most_mib MiB; nothing was kept"
 
 rm -rf "$out"
 mv -T "$new" "$out"
 mv -T "$archive" "$out.tar.gz"
-printf '%s.tar.gz: %d.%d MiB (at most 16), glibc %s or newer; unpacked: %s\n' \
-    "$out" $((size >> 20)) $((size * 10 / (1 << 20) % 10)) "${glibc#GLIBC_}" "$out"
+printf '%s.tar.gz: %d.%d MiB (at most %d), glibc %s or newer; unpacked: %s\n' \
+    "$out" $((size >> 20)) $((size * 10 / (1 << 20) % 10)) "$most_mib" "${glibc#GLIBC_}" "$out"
