@@ -52,13 +52,15 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
         return;
     }
     for (ty, k, n) in UNQUANTIZED {
-        TOKENS_OF_UNQUANTIZED.iter().for_each(|m| unquantized(bench, c, ty, [*m, n, k]));
+        let tokens = if bench.measured { &TOKENS_OF_UNQUANTIZED[..] } else { &[1, 40] };
+        tokens.iter().for_each(|m| unquantized(bench, c, ty, [*m, n, k]));
     }
     // All shapes are cut to the same one unless they are measured.
     let (shapes, swiglu) =
         if bench.measured { (&SHAPES[..], &SWIGLU[..]) } else { (&SHAPES[..1], &SWIGLU[..1]) };
+    let tokens = if bench.measured { &TOKENS[..] } else { &[1, 16] };
     for ty in tiles::TYPES {
-        for m in TOKENS {
+        for &m in tokens {
             for &(k, n) in shapes {
                 Case { ty, m, ns: &[n], k, glu: false }.variants(bench, c);
             }
