@@ -29,7 +29,7 @@ struct eight_f32 {
 
 template <class Block> struct eight : eight_f32 {};
 
-template <> struct eight<block_f16> {
+template <class Half> struct eight_halves {
     static constexpr bool kRest = false;
     uint4 v;
 
@@ -37,21 +37,12 @@ template <> struct eight<block_f16> {
     INTRIN void get(float (&f)[8]) const {
         const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-        for (int i = 0; i < 8; ++i) f[i] = f16_to_f32(static_cast<uint16_t>(words[i / 2] >> 16 * (i % 2)));
+        for (int i = 0; i < 8; ++i) f[i] = to_f32(Half{static_cast<uint16_t>(words[i / 2] >> 16 * (i % 2))});
     }
 };
 
-template <> struct eight<block_bf16> {
-    static constexpr bool kRest = false;
-    uint4 v;
-
-    INTRIN void load(const void *p) { v = vector_at<uint4>(p); }
-    INTRIN void get(float (&f)[8]) const {
-        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int i = 0; i < 8; ++i) f[i] = bf16_to_f32(static_cast<uint16_t>(words[i / 2] >> 16 * (i % 2)));
-    }
-};
+template <> struct eight<block_f16> : eight_halves<f16> {};
+template <> struct eight<block_bf16> : eight_halves<bf16> {};
 
 // Eight values as operands: upper parts, and rests if there are any.
 template <bool kRest> struct operands {
