@@ -1,5 +1,5 @@
-// linear_decode: y = W x for up to 16 tokens, int8 activations, as near as can be to the rate at which memory brings W. Several W of a type in one
-// launch, or y = silu(W x) * (W' x), of which the two products never leave the chip.
+// linear_decode: y = W x for up to 16 tokens, int8 activations, as near as can be to the rate at which memory brings W. Several W of
+// a type in one launch, or y = silu(W x) * (W' x), of which the two products never leave the chip.
 //
 // Math    y[t][j] = sum over blocks of e d (sum of int8 products), minus the minimums (int8.cuh)
 // Shapes  x [k_tiles, ceil(m / 8)]; W [n / 16, k_tiles] tiles and y [m, n] of each group, m <= kTokens

@@ -4,14 +4,14 @@
 #   tools/bundle.sh [--arch ARCH] [--out DIR]
 #
 #   --arch ARCH   architecture of the GPU, such as 90a (H100, H200) or 120a (RTX PRO 6000); 90a unless given
-#   --out DIR     the folder, made anew; the archive is DIR.tar.gz. target/bundle-ARCH unless given
+#   --out DIR     the folder, made anew; the archive is DIR.tar.xz. target/bundle-ARCH unless given
 #
-# Needs Rust, g++, strip and objdump; installs nvcc into the user's cache if NVCC, CUDA_HOME and PATH name none. No GPU.
+# Needs Rust, g++, strip, objdump and xz; installs nvcc into the user's cache if NVCC, CUDA_HOME and PATH name none. No GPU.
 # How to use the result: docs/gpu-host.md.
 set -euo pipefail
 
 # Of the archive: it travels to hosts over whatever there is.
-most_mib=32
+most_mib=16
 
 fail() {
     echo "bundle.sh: $*" >&2
@@ -32,7 +32,7 @@ while [[ $# -gt 0 ]]; do
     esac
 done
 [[ $arch =~ ^[1-9][0-9]{1,2}[af]?$ ]] || fail "--arch $arch: not one architecture such as 90a or 120a"
-for tool in cargo g++ strip objdump tar gzip; do
+for tool in cargo g++ strip objdump tar xz; do
     command -v $tool >/dev/null || fail "needs $tool"
 done
 
@@ -100,13 +100,14 @@ cp tools/bundle/run-tests tools/bundle/run-benches "$new/"
 chmod 755 "$new" "$new"/run-*
 
 # From there, so that no name has to be changed on the way.
-archive=$beside/$folder.tar.gz
-(cd "$beside" && tar --sort=name --owner=0 --group=0 --numeric-owner -cf - -- "$folder") | gzip -9n >"$archive"
+archive=$beside/$folder.tar.xz
+# Two programs hold the same images of kernels, 40 MiB apart: with a dictionary that spans them they are packed once.
+(cd "$beside" && tar --sort=name --owner=0 --group=0 --numeric-owner -cf - -- "$folder") | xz --lzma2=preset=6,dict=96MiB >"$archive"
 size=$(stat -c %s "$archive")
 ((size <= most_mib << 20)) || fail "the archive has $size bytes, more than $most_mib MiB; nothing was kept"
 
 rm -rf "$out"
 mv -T "$new" "$out"
-mv -T "$archive" "$out.tar.gz"
-printf '%s.tar.gz: %d.%d MiB (at most %d), glibc %s or newer; unpacked: %s\n' \
+mv -T "$archive" "$out.tar.xz"
+printf '%s.tar.xz: %d.%d MiB (at most %d), glibc %s or newer; unpacked: %s\n' \
     "$out" $((size >> 20)) $((size * 10 / (1 << 20) % 10)) "$most_mib" "${glibc#GLIBC_}" "$out"

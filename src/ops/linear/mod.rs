@@ -12,8 +12,8 @@ use crate::{cpu, cuda};
 
 /// `y[t][j] = sum_i W[j][i] x[t][i]`. `w` is `[1, n, k]`, `x` `[m, k]`, `y` `[m, n]`.
 ///
-/// On GPUs an infinity among the activations or the weights makes NaN of the outputs that it reaches, where it does not on the CPU; and
-/// products of F32, F16 and BF16 weights whose rows have a multiple of 32 values are good to 2^-19.
+/// On GPUs products of F32, F16 and BF16 weights whose rows have a multiple of 32 values are good to 2^-19, and an infinity among those
+/// weights or their activations makes NaN of the outputs that it reaches.
 ///
 /// Of a matrix in tiles this rounds `x` into memory that it allocates: [`quantize`] once and [`linear_tiled`] are for several
 /// layers on one input and for graphs.
