@@ -1,17 +1,19 @@
 // linear_decode: y = W x for up to 16 tokens, int8 activations, as near as can be to the rate at which memory brings W. Several W of
-// a type in one launch, or y = silu(W x) * (W' x), of which the two products never leave the chip.
+// a type in one launch, or y = silu(W x) * (W' x), of which the two products never leave the chip; and W of f32 on the same input.
 //
-// Math    y[t][j] = sum over blocks of e d (sum of int8 products), minus the minimums (int8.cuh)
-// Shapes  x [k_tiles, ceil(m / 8)]; W [n / 16, k_tiles] tiles and y [m, n] of each group, m <= kTokens
+// Math    y[t][j] = sum over blocks of e d (sum of int8 products), minus the minimums (int8.cuh); of f32 float_rows.cuh
+// Shapes  x [k_tiles, ceil(m / 8)]; W [n / 16, k_tiles] tiles and y [m, n] of each group, m <= kTokens; W of f32 [n, k], x_f32 [m, k]
 // Tiling  a block of threads takes 16 rows at a time, its warps every kWarps-th tile of them; sums over the warps in order.
 //         The row tiles of all groups are one list. Each warp has a ring of kStages tiles of its own in shared memory and copies
 //         ahead across rows and groups, so that between rows, and before the kernels before this one have ended, memory is busy.
 //         While some warps, in turn, add up a row tile, the others are at the next; of 8 warps also at the end of it, as sums of two row
 //         tiles have room. (Of 16 tokens 8 warps have 8 sums: all of them add up.)
 //         With kGlu groups are pairs: 16 rows of the first, then the same rows of the second.
+//         The last blocks of threads have four rows of f32 each.
 // Floor   bytes of W. 6144 x 24576 of Q4_K: 85 MB, 53 us at 1.61 TB/s.
 // Limits  few rows: 16 of 2048 inputs are 18 KB for a block of threads. 16 tokens: every 16 rows read all activations, 5.6 KB
 //         for each 256 columns, from L2 if L1 does not hold them. More: see linear_gemm.
+#include "common/float_rows.cuh"
 #include "common/int8.cuh"
 #include "common/silu.cuh"
 
@@ -62,7 +64,7 @@ template <class Tile, int kParts, int kWarps> struct decode_tiles {
         i = 0;
         if (++part == kParts) {
             part = 0;
-            rows.skip(static_cast<int>(gridDim.x));
+            rows.skip(static_cast<int>(rows.p.blocks));
         }
         start(warp);
     }
@@ -90,6 +92,14 @@ __device__ __forceinline__ void linear_decode(const linear_decode_params &p) {
     constexpr int kChunks = sizeof(type) / 16;
     static_assert(sizeof(type) % 16 == 0, "whole copies");
     static_assert(kWarps % kSums == 0, "warps that add up, in turn");
+    using of_float = float_rows<kTokens, kWarps>;
+    static_assert(sizeof(typename of_float::smem_type) <= sizeof(smem_type), "room for either");
+    if (blockIdx.x >= p.blocks) {
+        uint32_t group = p.n_groups, row = (blockIdx.x - p.blocks) * FLOAT_ROWS;
+        while (row >= p.groups[group].n) row -= (p.groups[group++].n + FLOAT_ROWS - 1) / FLOAT_ROWS * FLOAT_ROWS;
+        of_float::multiply(p.groups[group], row, p.x_f32, p.m, p.k);
+        return;
+    }
     auto &shared = smem<smem_type>();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int k_tiles = static_cast<int>(p.k_tiles);
@@ -128,7 +138,7 @@ __device__ __forceinline__ void linear_decode(const linear_decode_params &p) {
 
     [[maybe_unused]] constexpr int kColsAhead = decode_cols_ahead<kTokenTiles, kWarps>();
     int reading = 0;
-    for (unsigned turn = 0; rows.there(); rows.skip(static_cast<int>(gridDim.x)), ++turn) {
+    for (unsigned turn = 0; rows.there(); rows.skip(static_cast<int>(p.blocks)), ++turn) {
         const unsigned slot = turn % kSlots, round = turn / kSlots % 2;
 #pragma unroll 1
         for (int part = 0; part < kParts; ++part) {

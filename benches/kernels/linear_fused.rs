@@ -1,9 +1,12 @@
-//! linear_fused: what one launch has besides single matrices: several on one input, gate and up with SwiGLU, and one matrix for
-//! each head. Roofs as of linear_tiled.
+//! linear_fused: what one launch has besides single matrices: several on one input, gate and up with SwiGLU, each also with rows of
+//! F32, and one matrix for each head. Roofs as of linear_tiled.
 
 use criterion::Criterion;
 use glm5::Result;
-use glm5::ops::linear::{head_linear_tiled, linear_tiled, quantize, quantize_heads, reference, swiglu_tiled};
+use glm5::ops::linear::{
+    TiledOptions, Unrounded, head_linear_tiled, linear_tiled_with, quantize, quantize_heads, reference,
+    swiglu_tiled_with,
+};
 use glm5::quant::{GgmlType, Weight, dequantize};
 use glm5::tensor::{ActivationFormat, Heads, Matrix, QuantizedTiles, Tensor};
 
@@ -33,18 +36,24 @@ pub struct Case {
     ty: GgmlType,
     k: usize,
     fused: Fused,
+    /// Rows of a matrix of F32 on the same input, or none.
+    float: usize,
 }
 
 /// Of every case there are rows for [`ALL`].
-pub const CASES: [Case; 12] = [
+pub const CASES: [Case; 16] = [
     case("q_a, kv_a and indexer k", GgmlType::Q4_K, 6144, Fused::Several(&[2048, 576, 128])),
     case("q_a, kv_a and indexer k", GgmlType::Q8_0, 6144, Fused::Several(&[2048, 576, 128])),
+    case("q_a, kv_a, indexer k, weights", GgmlType::Q4_K, 6144, Fused::Several(&[2048, 576, 128])).with(32),
+    case("q_a, kv_a, indexer k, weights", GgmlType::Q8_0, 6144, Fused::Several(&[2048, 576, 128])).with(32),
     case("dense gate and up", GgmlType::Q4_K, 6144, Fused::SwiGlu(12_288)),
     case("dense gate and up", GgmlType::Q8_0, 6144, Fused::SwiGlu(12_288)),
     case("dense gate and up / 8", GgmlType::Q4_K, 6144, Fused::SwiGlu(1536)),
     case("dense gate and up / 8", GgmlType::Q8_0, 6144, Fused::SwiGlu(1536)),
     case("shared gate and up", GgmlType::Q4_K, 6144, Fused::SwiGlu(2048)),
     case("shared gate and up / 8", GgmlType::Q4_K, 6144, Fused::SwiGlu(256)),
+    case("shared gate and up, router", GgmlType::Q4_K, 6144, Fused::SwiGlu(2048)).with(256),
+    case("shared gate and up / 8, router", GgmlType::Q4_K, 6144, Fused::SwiGlu(256)).with(256),
     case("k_b", GgmlType::Q5_0, 192, Fused::Heads(64, 512)),
     case("k_b / 8", GgmlType::Q5_0, 192, Fused::Heads(8, 512)),
     case("v_b", GgmlType::Q4_K, 512, Fused::Heads(64, 256)),
@@ -52,7 +61,7 @@ pub const CASES: [Case; 12] = [
 ];
 
 const fn case(what: &'static str, ty: GgmlType, k: usize, fused: Fused) -> Case {
-    Case { what, ty, k, fused }
+    Case { what, ty, k, fused, float: 0 }
 }
 
 pub fn benches(bench: &Bench, c: &mut Criterion) {
@@ -62,9 +71,13 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
 }
 
 impl Case {
+    const fn with(self, float: usize) -> Self {
+        Case { float, ..self }
+    }
+
     /// All rows of this case, whose matrices are made once.
     fn rows(self, bench: &Bench, c: &mut Criterion) {
-        let Case { what, ty, k, fused } = self;
+        let Case { what, ty, k, fused, float } = self;
         // Once for each way that a number of tokens can go unless they are measured.
         let tokens = if bench.measured { ALL } else { &[1, 12, 20, 72] };
         let name = |m: usize| format!("{what}: {ty}, {m} tokens");
@@ -85,15 +98,23 @@ impl Case {
             .iter()
             .map(|n| Weight::new(ty, [slabs, *n, k], repeated(&blocks, slabs * n * row).into()).unwrap())
             .collect();
-        let bytes = weights.iter().map(|w| w.bytes().len()).sum();
-        let tiles = |w: &Weight| Matrix::for_fast_linear(&bench.device, w.clone()).unwrap();
-        let sets: Vec<Vec<Matrix>> =
-            (0..bench.sets(bytes)).map(|_| weights.iter().map(tiles).collect()).collect();
-        drop(weights);
+        // Behind the others, and with the same values.
+        let mut weights = weights;
         let mut w = vec![0.0; DISTINCT * k];
         dequantize(ty, &blocks, &mut w).unwrap();
+        let float = few(float);
+        if float > 0 {
+            let values: Vec<f32> = w.iter().copied().cycle().take(float * k).collect();
+            weights.push(Weight::from_f32([1, float, k], &values).unwrap());
+        }
+        let bytes = weights.iter().map(|w| w.bytes().len()).sum();
+        let matrices = |w: &Weight| Matrix::for_fast_linear(&bench.device, w.clone()).unwrap();
+        let sets: Vec<Vec<Matrix>> =
+            (0..bench.sets(bytes)).map(|_| weights.iter().map(matrices).collect()).collect();
+        drop(weights);
         let values = Rng(2).normals(DISTINCT * slabs * k);
-        let outputs = if matches!(fused, Fused::SwiGlu(_)) { &ns[..1] } else { &ns[..] };
+        let mut outputs = if matches!(fused, Fused::SwiGlu(_)) { ns[..1].to_vec() } else { ns.clone() };
+        outputs.extend((float > 0).then_some(float));
         bench.report.prepared();
 
         for m in wanted {
@@ -112,20 +133,24 @@ impl Case {
             let mut ys: Vec<Vec<Tensor>> =
                 (0..bench.few_sets(written)).map(|_| outputs.iter().map(y).collect()).collect();
 
-            fused.run(&sets[0], &mut q, &mut ys[0]).unwrap();
-            for y in &ys[0] {
-                self.compare(&name, y, &w, &values, slabs, q.format());
+            let beside = (float > 0).then_some(&x);
+            fused.run(&sets[0], beside, &mut q, &mut ys[0]).unwrap();
+            let of_float = outputs.len() - usize::from(float > 0);
+            for (i, y) in ys[0].iter().enumerate() {
+                let format = if i < of_float { Some(q.format()) } else { None };
+                self.compare(&name, y, &w, &values, slabs, format);
             }
 
             let turns = ys.len();
-            let mut launch = |i: usize| fused.run(&sets[i], &mut q, &mut ys[i % turns]);
-            let operations = Some(2 * (m * slabs * k * ns.iter().sum::<usize>()) as u64);
+            let mut launch = |i: usize| fused.run(&sets[i], beside, &mut q, &mut ys[i % turns]);
+            let operations = Some(2 * (m * k * (slabs * ns.iter().sum::<usize>() + float)) as u64);
             let work = Work { bytes, operations, memory: Some(Memory::Read) };
             bench.row(c, GROUP, Row { name, work, case: None, sets: sets.len(), launch: &mut launch });
         }
     }
 
-    /// All outputs of the first and the last token against the reference. `w` has the rows that differ, `values` such tokens.
+    /// All outputs of the first and the last token against the reference. `w` has the rows that differ, `values` such tokens, which
+    /// rows of F32 have as they are.
     fn compare(
         self,
         name: &str,
@@ -133,10 +158,10 @@ impl Case {
         w: &[f32],
         values: &[f32],
         slabs: usize,
-        format: ActivationFormat,
+        format: Option<ActivationFormat>,
     ) {
         let ([m, cols], k) = (y.shape(), w.len() / DISTINCT);
-        let (n, glu) = (cols / slabs, matches!(self.fused, Fused::SwiGlu(_)));
+        let (n, glu) = (cols / slabs, matches!(self.fused, Fused::SwiGlu(_)) && format.is_some());
         // f16 rounds weights of some types, too, and SwiGLU multiplies two such sums.
         let allowed = if glu && self.ty != GgmlType::Q4_K { 1e-3 } else { 5e-4 };
         for t in [0, m - 1] {
@@ -145,8 +170,11 @@ impl Case {
             for slab in 0..slabs {
                 let x = &values[(t % DISTINCT * slabs + slab) * k..][..k];
                 let x = match format {
-                    ActivationFormat::Int8 => reference::round_int8(x, k, reference::INT8_BLOCK).unwrap(),
-                    ActivationFormat::F16 => reference::round_f16(x, k).unwrap(),
+                    Some(ActivationFormat::Int8) => {
+                        reference::round_int8(x, k, reference::INT8_BLOCK).unwrap()
+                    }
+                    Some(ActivationFormat::F16) => reference::round_f16(x, k).unwrap(),
+                    None => x.to_vec(),
                 };
                 let of_rows = reference::linear(w, &x, DISTINCT, k).unwrap();
                 want.extend((0..n).map(|j| of_rows[(slab * n + j) % DISTINCT]));
@@ -167,13 +195,26 @@ fn parts(heads: usize, len: usize) -> Heads {
 }
 
 impl Fused {
-    fn run(self, ws: &[Matrix], q: &mut QuantizedTiles, ys: &mut [Tensor]) -> Result<()> {
+    /// With `beside` the last matrix is of F32, and that its input.
+    fn run(
+        self,
+        ws: &[Matrix],
+        beside: Option<&Tensor>,
+        q: &mut QuantizedTiles,
+        ys: &mut [Tensor],
+    ) -> Result<()> {
+        let (tiles, float) = ws.split_at(ws.len() - usize::from(beside.is_some()));
+        let (ys, float_ys) = ys.split_at_mut(ys.len() - float.len());
+        let (float, mut float_ys) =
+            (float.iter().collect::<Vec<_>>(), float_ys.iter_mut().collect::<Vec<_>>());
+        let unrounded = beside.map(|x| Unrounded { x, ws: &float, ys: &mut float_ys });
+        let options = TiledOptions { unrounded, kernel: None };
         match self {
             Fused::Several(_) => {
-                let ws: Vec<&Matrix> = ws.iter().collect();
-                linear_tiled(&ws, q, &mut ys.iter_mut().collect::<Vec<_>>())
+                let ws: Vec<&Matrix> = tiles.iter().collect();
+                linear_tiled_with(options, &ws, q, &mut ys.iter_mut().collect::<Vec<_>>())
             }
-            Fused::SwiGlu(_) => swiglu_tiled(&ws[0], &ws[1], q, &mut ys[0]),
+            Fused::SwiGlu(_) => swiglu_tiled_with(options, &ws[0], &ws[1], q, &mut ys[0]),
             Fused::Heads(..) => {
                 let [slabs, n, _] = ws[0].shape();
                 head_linear_tiled(&ws[0], q, &mut ys[0], parts(slabs, n))

@@ -4,7 +4,8 @@
 use criterion::Criterion;
 use glm5::kernels::Entry;
 use glm5::ops::linear::{
-    linear_by, linear_kernels, linear_tiled_by, quantize, reference, swiglu_tiled_by, tiled_kernels,
+    TiledOptions, linear_by, linear_kernels, linear_tiled_with, quantize, reference, swiglu_tiled_with,
+    tiled_kernels,
 };
 use glm5::quant::{GgmlType, Weight, dequantize, tiles};
 use glm5::tensor::{ActivationFormat, Matrix, Precision, QuantizedTiles, Tensor};
@@ -119,10 +120,21 @@ impl Case<'_> {
                     continue;
                 }
                 let mut launch = |ws: &[Matrix], ys: &mut [Tensor]| match (ws, ys) {
-                    ([gate, up], [y]) if glu => swiglu_tiled_by(Some(kernel), gate, up, &mut q, y),
+                    ([gate, up], [y]) if glu => swiglu_tiled_with(
+                        TiledOptions { kernel: Some(kernel), ..TiledOptions::default() },
+                        gate,
+                        up,
+                        &mut q,
+                        y,
+                    ),
                     (ws, ys) => {
                         let mut ys: Vec<&mut Tensor> = ys.iter_mut().collect();
-                        linear_tiled_by(Some(kernel), &ws.iter().collect::<Vec<_>>(), &mut q, &mut ys)
+                        linear_tiled_with(
+                            TiledOptions { kernel: Some(kernel), ..TiledOptions::default() },
+                            &ws.iter().collect::<Vec<_>>(),
+                            &mut q,
+                            &mut ys,
+                        )
                     }
                 };
                 launch(&sets_of_ws[0], &mut sets_of_ys[0]).unwrap();

@@ -192,18 +192,24 @@ typedef struct {
 
 enum { LINEAR_GROUPS = 4 };
 
-/** Linear layers of one type on the same int8 activations, for few tokens. */
+/** Linear layers of one type on the same int8 activations, for few tokens; behind them such of f32 on these activations unrounded. */
 typedef struct {
-    /** With SwiGLU pairs of gate and up with the same `n`, of which the first has `y`. */
+    /** With SwiGLU pairs of gate and up with the same `n`, of which the first has `y`. Of f32 `w` is `[n, k]` f32, aligned to 16. */
     linear_group groups[LINEAR_GROUPS];
-    /** Those that there are. */
+    /** Those of quantized weights. Those of f32 are behind them. */
     uint32_t n_groups;
     /** Tokens: as many as the kernel multiplies, or fewer by less than a tile. */
     uint32_t m;
     /** `[k_tiles, m / 8]`, the last rounded up. */
     const tile_act *x;
+    /** `[m, k]`, aligned to 16; unused, and may be null, without groups of f32. */
+    const float *x_f32;
     /** Tiles along a row. */
     uint32_t k_tiles;
+    /** Columns of a row of f32, a multiple of 4. */
+    uint32_t k;
+    /** Blocks of threads for quantized weights, at least one; the grid has one more for each 4 rows, rounded up, of a group of f32. */
+    uint32_t blocks;
 } linear_decode_params;
 
 /** Linear layers of one type on the same activations, for any number of tokens. */

@@ -5,6 +5,8 @@ use super::linear_tiled;
 use crate::error::{Error, Result};
 use crate::kernels::Entry;
 use crate::ops::linear::config::{LinearConfig, LinearProblem};
+use crate::ops::linear::{TiledOptions, Unrounded};
+use crate::quant::GgmlType;
 use crate::sys::{ROUND_BF16, ROUND_INT8, ROUND_NONE, linear_params, linear_round};
 use crate::tensor::{ActivationFormat, Heads, Matrix, Precision, QuantizedTiles, Tensor};
 
@@ -23,19 +25,24 @@ pub(crate) fn linear_many(
         return Err(Error::unsupported("an exact linear layer", TILES_ARE_FAST));
     }
     let (mut in_tiles, mut tiled_ys) = (Vec::new(), Vec::new());
+    let (mut unrounded, mut unrounded_ys) = (Vec::new(), Vec::new());
     let mut in_blocks = Vec::new();
+    let tiles = ws.iter().any(|w| w.is_tiled());
     for (w, y) in ws.iter().zip(ys) {
         if w.is_tiled() {
             in_tiles.push(*w);
             tiled_ys.push(&mut **y);
+        } else if tiles && w.cuda()?.ty == GgmlType::F32 {
+            unrounded.push(*w);
+            unrounded_ys.push(&mut **y);
         } else {
             in_blocks.push((w, y));
         }
     }
     // Before addresses are taken that kernels write to: memory that is cleared would count as the end of those kernels.
-    let q = match in_tiles.is_empty() {
-        true => None,
-        false => Some(QuantizedTiles::on(x.cuda()?.gpu(), [x.rows(), 1, x.cols()], None)?),
+    let q = match tiles {
+        true => Some(QuantizedTiles::on(x.cuda()?.gpu(), [x.rows(), 1, x.cols()], None)?),
+        false => None,
     };
     let all = in_blocks.into_iter().map(|(w, y)| {
         let (x_part, y_part) = (Heads::one(0, w.cols()), Heads::one(0, w.rows()));
@@ -45,7 +52,13 @@ pub(crate) fn linear_many(
     let all = all.collect::<Result<Vec<_>>>()?;
     if let Some(mut q) = q {
         linear_tiled::quantize(x, Heads::one(0, x.cols()), &mut q)?;
-        linear_tiled::linear_tiled(&in_tiles, &mut q, &mut tiled_ys, None)?;
+        let unrounded = Some(Unrounded { x, ws: &unrounded, ys: &mut unrounded_ys });
+        linear_tiled::linear_tiled(
+            &in_tiles,
+            &mut q,
+            &mut tiled_ys,
+            TiledOptions { unrounded, kernel: None },
+        )?;
     }
     all.iter().try_for_each(|launch| launch.run(x))
 }
@@ -106,12 +119,18 @@ fn round(w: &Matrix, precision: Precision, fast: linear_round) -> Result<linear_
 }
 
 /// A launch whose params were checked.
-struct Launch {
+pub(super) struct Launch {
     config: LinearConfig,
     params: linear_params,
 }
 
 impl Launch {
+    /// Of a matrix on activations as they are.
+    pub(super) fn unrounded(w: &Matrix, x: &Tensor, y: &mut Tensor) -> Result<Self> {
+        let (x_part, y_part) = (Heads::one(0, w.cols()), Heads::one(0, w.rows()));
+        Launch::new(w, x, x_part, y, y_part, ROUND_NONE, None)
+    }
+
     fn new(
         w: &Matrix,
         x: &Tensor,
@@ -149,7 +168,7 @@ impl Launch {
         Ok(Launch { config, params })
     }
 
-    fn run(&self, x: &Tensor) -> Result<()> {
+    pub(super) fn run(&self, x: &Tensor) -> Result<()> {
         let gpu = x.cuda()?.gpu();
         // SAFETY: the heads fit rows of x and y, as the caller checked, and w, x and y hold their shapes, as `new` did; all
         // lie on this device, and whoever calls `run` holds their borrows. Buffers are aligned to 256.

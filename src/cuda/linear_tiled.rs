@@ -2,13 +2,15 @@
 
 use std::{array, ptr};
 
-use super::dequantize::{count, holds};
+use super::dequantize::{count, holds, row_bytes};
+use super::linear;
 use super::runtime::Properties;
 use super::{Buffer, Gpu};
 use crate::error::{Error, Result};
 use crate::kernels::{self, Entry};
 use crate::ops::linear::config::{DECODE_TOKENS, DecodeConfig, DecodeProblem};
 use crate::ops::linear::gemm::{GemmConfig, GemmProblem};
+use crate::ops::linear::{TiledOptions, Unrounded};
 use crate::quant::tiles::{TILE_ROWS, tile_bytes, tiles};
 use crate::quant::{self, GgmlType, Weight};
 use crate::sys::{
@@ -122,9 +124,14 @@ pub(crate) fn quantize(x: &Tensor, parts: Heads, q: &mut QuantizedTiles) -> Resu
 /// Matrices of one launch, at most.
 const GROUPS: usize = 4;
 
+/// Rows of a row tile of F32 (`cuda/common/float_rows.cuh`).
+const FLOAT_ROWS: usize = 4;
+
 /// A matrix whose sizes were checked, and its outputs. Of gate and up the first one has them.
 struct Group<'a> {
-    w: &'a DeviceTiles,
+    ty: GgmlType,
+    /// Tiles, or rows of F32.
+    w: &'a Buffer<u8>,
     rows: usize,
     y: Option<&'a mut Buffer<f32>>,
     /// Of the parts of a row of `y`.
@@ -135,26 +142,52 @@ struct Group<'a> {
 impl<'a> Group<'a> {
     fn new(gpu: &Gpu, w: &'a Matrix, y: Option<(&'a mut Tensor, Heads)>, m: usize) -> Result<Self> {
         let [slabs, rows, k] = w.shape();
-        let w = w.tiles()?;
-        gpu.with(&w.tiles)?;
+        let DeviceTiles { ty, tiles: w } = w.tiles()?;
         let [row_tiles, k_tiles] = tiles(rows, k);
-        holds("linear", &w.tiles, slabs * row_tiles * k_tiles * tile_bytes(w.ty).unwrap_or(0))?;
-        count("outputs", rows)?;
-        let Some((y, y_parts)) = y else {
-            return Ok(Group { w, rows, y: None, y_parts: Heads::one(0, 0), y_cols: 0 });
-        };
+        let bytes = slabs * row_tiles * k_tiles * tile_bytes(*ty).unwrap_or(0);
+        Self::checked(
+            gpu,
+            Group { ty: *ty, w, rows, y: None, y_parts: Heads::one(0, 0), y_cols: 0 },
+            bytes,
+            y,
+            m,
+        )
+    }
+
+    /// Of F32.
+    fn unrounded(gpu: &Gpu, w: &'a Matrix, y: &'a mut Tensor, m: usize) -> Result<Self> {
+        let [_, rows, k] = w.shape();
+        let w = w.cuda()?;
+        let (bytes, y_parts) = (rows * row_bytes(w, k)?, Heads::one(0, rows));
+        let group = Group { ty: w.ty, w: &w.blocks, rows, y: None, y_parts, y_cols: 0 };
+        Self::checked(gpu, group, bytes, Some((y, y_parts)), m)
+    }
+
+    fn checked(
+        gpu: &Gpu,
+        group: Self,
+        bytes: usize,
+        y: Option<(&'a mut Tensor, Heads)>,
+        m: usize,
+    ) -> Result<Self> {
+        gpu.with(group.w)?;
+        holds("linear", group.w, bytes)?;
+        count("outputs", group.rows)?;
+        let Some((y, y_parts)) = y else { return Ok(group) };
         let y_cols = y.cols();
         let y = y.cuda_mut()?;
         gpu.with(y)?;
         holds("linear", y, m * y_cols)?;
         count("values of a row", y_cols)?;
-        Ok(Group { w, rows, y: Some(y), y_parts, y_cols })
+        Ok(Group { y: Some(y), y_parts, y_cols, ..group })
     }
 }
 
 /// A launch that can begin.
 struct Launch<'a> {
     groups: Vec<Group<'a>>,
+    /// Of F32, on the activations as they were; of `linear_decode` only.
+    unrounded: Vec<Group<'a>>,
     config: Config,
 }
 
@@ -190,7 +223,15 @@ impl Input {
     fn decode_problem(&self, ty: GgmlType, rows: &[usize], glu: bool) -> DecodeProblem {
         let [_, k_tiles] = tiles(0, self.k);
         let row_tiles = rows.iter().map(|n| n.div_ceil(TILE_ROWS)).sum();
-        DecodeProblem { ty, m: self.m, row_tiles, k_tiles, glu }
+        DecodeProblem { ty, m: self.m, row_tiles, float_row_tiles: 0, k_tiles, glu }
+    }
+
+    /// Whether `linear_decode` is to multiply these.
+    fn by_decode(&self, groups: &[Group<'_>], glu: bool, kernel: Option<Entry>) -> bool {
+        let (ty, rows) = type_and_rows(groups, glu);
+        let problem = self.decode_problem(ty, &rows, glu);
+        let best = || DecodeConfig::is_best(problem, self.gpu.properties().sms);
+        self.can_decode() && kernel.map_or_else(best, |kernel| kernel.family() == "linear_decode")
     }
 
     fn gemm_problem<'r>(&self, ty: GgmlType, rows: &'r [usize], glu: bool) -> GemmProblem<'r> {
@@ -221,18 +262,21 @@ impl Input {
         self.has_scratch || !GemmConfig::may_cut(self.k)
     }
 
-    /// `kernel` if it suits the matrices, or the one that does best.
-    fn launch<'a>(&self, groups: Vec<Group<'a>>, glu: bool, kernel: Option<Entry>) -> Result<Launch<'a>> {
-        let ty = groups.first().map_or(GgmlType::F32, |group| group.w.ty);
-        let rows: Vec<usize> = groups.iter().step_by(1 + usize::from(glu)).map(|group| group.rows).collect();
+    /// By `kernel` if it suits the matrices, or by the one that does best.
+    fn launch<'a>(
+        &self,
+        groups: Vec<Group<'a>>,
+        unrounded: Vec<Group<'a>>,
+        glu: bool,
+        kernel: Option<Entry>,
+    ) -> Result<Launch<'a>> {
+        let (ty, rows) = type_and_rows(&groups, glu);
         let properties = self.gpu.properties();
         let Properties { sms, smem_per_sm, .. } = *properties;
-        let (decode, gemm) = (self.decode_problem(ty, &rows, glu), self.gemm_problem(ty, &rows, glu));
-        let by_decode = self.can_decode()
-            && kernel.map_or_else(
-                || DecodeConfig::is_best(decode, sms),
-                |kernel| kernel.family() == "linear_decode",
-            );
+        let gemm = self.gemm_problem(ty, &rows, glu);
+        let float_row_tiles = unrounded.iter().map(|group| group.rows.div_ceil(FLOAT_ROWS)).sum();
+        let decode = DecodeProblem { float_row_tiles, ..self.decode_problem(ty, &rows, glu) };
+        let by_decode = self.by_decode(&groups, glu, kernel);
         let config = match (by_decode, kernel) {
             (true, None) => Config::Decode(DecodeConfig::pick(decode, sms, smem_per_sm)?),
             (true, Some(kernel)) => Config::Decode(DecodeConfig::of(kernel, decode, sms, smem_per_sm)?),
@@ -242,23 +286,25 @@ impl Input {
             (false, None) => Config::Gemm(GemmConfig::pick(gemm, properties)?),
             (false, Some(kernel)) => Config::Gemm(GemmConfig::of(kernel, gemm, properties)?),
         };
-        Ok(Launch { groups, config })
+        Ok(Launch { groups, unrounded, config })
     }
 
-    fn run(&self, x: &mut QuantizedTiles, launch: Launch<'_>) -> Result<()> {
+    /// `x_f32` are the activations before they were rounded, if there are groups for them.
+    fn run(&self, x: &mut QuantizedTiles, x_f32: *const f32, launch: Launch<'_>) -> Result<()> {
         if self.m == 0 {
             return Ok(());
         }
-        let Launch { mut groups, config } = launch;
+        let Launch { mut groups, unrounded, config } = launch;
         let y_slab = groups.first().map_or(0, |group| group.y_parts.stride) as u32;
         let n_groups = groups.len() as u32;
+        groups.extend(unrounded);
         let [_, k_tiles] = tiles(0, self.k);
         let (m, k_tiles) = (self.m as u32, k_tiles as u32);
         let x_tiles = x.tiles().as_ptr();
         let group = |i: usize| match groups.get_mut(i) {
             None => linear_group { w: ptr::null(), y: ptr::null_mut(), n: 0, y_stride: 0 },
-            Some(Group { w, rows, y, y_parts, y_cols }) => linear_group {
-                w: w.tiles.as_prologue_ptr().cast(),
+            Some(Group { w, rows, y, y_parts, y_cols, .. }) => linear_group {
+                w: w.as_prologue_ptr().cast(),
                 y: y.as_mut().map_or(ptr::null_mut(), |y| y.as_mut_ptr().wrapping_add(y_parts.offset)),
                 n: *rows as u32,
                 y_stride: *y_cols as u32,
@@ -266,10 +312,11 @@ impl Input {
         };
         let groups = array::from_fn::<_, GROUPS, _>(group);
         match config {
-            Config::Decode(DecodeConfig { entry, grid }) => {
-                let params = linear_decode_params { groups, n_groups, m, x: x_tiles.cast(), k_tiles };
-                // SAFETY: w and x have the tiles that the params say and y has `m` rows of `n` values, as was checked; the kernel
-                // is one of the type, for as many tokens.
+            Config::Decode(DecodeConfig { entry, blocks, grid }) => {
+                let (x, k) = (x_tiles.cast(), self.k as u32);
+                let params = linear_decode_params { groups, n_groups, m, x, x_f32, k_tiles, k, blocks };
+                // SAFETY: w and x have the tiles and values that the params say and y has `m` rows of `n` values, as was checked;
+                // the kernel is one of the type, for as many tokens. Buffers are aligned to 256, and `k` is a multiple of 32.
                 unsafe { self.gpu.launch(entry, [grid, 1, 1], &params) }
             }
             Config::Gemm(GemmConfig { entry, grid, cut }) => {
@@ -297,12 +344,61 @@ impl Input {
     }
 }
 
-/// `ys[i] = ws[i] x`. Matrices of a type share launches, by `kernel` if one is given.
+/// Type, and rows of each matrix, or of each pair.
+fn type_and_rows(groups: &[Group<'_>], glu: bool) -> (GgmlType, Vec<usize>) {
+    let ty = groups.first().map_or(GgmlType::F32, |group| group.ty);
+    (ty, groups.iter().step_by(1 + usize::from(glu)).map(|group| group.rows).collect())
+}
+
+/// Runs one launch for each of `sets`, and what is unrounded in the first that has room for it and is of `linear_decode`, or by itself.
+/// None runs unless all can.
+fn run(
+    x: &mut QuantizedTiles,
+    input: &Input,
+    sets: Vec<Vec<Group<'_>>>,
+    glu: bool,
+    TiledOptions { kernel, unrounded }: TiledOptions<'_>,
+) -> Result<()> {
+    let has_room = |set: &Vec<Group<'_>>| set.len() < GROUPS && input.by_decode(set, glu, kernel);
+    let host = sets.iter().position(has_room);
+    let room = host.map_or(0, |host| GROUPS - sets[host].len());
+    let (mut guests, mut alone, mut x_f32) = (Vec::new(), Vec::new(), None);
+    if let Some(Unrounded { x, ws, ys }) = unrounded {
+        let values = x.cuda()?;
+        input.gpu.with(values)?;
+        holds("linear", values, input.m * input.k)?;
+        for (w, y) in ws.iter().zip(ys) {
+            if guests.len() < room && w.cuda()?.ty == GgmlType::F32 && input.k.is_multiple_of(4) {
+                guests.push(Group::unrounded(&input.gpu, w, y, input.m)?);
+            } else {
+                alone.push(linear::Launch::unrounded(w, x, y)?);
+            }
+        }
+        x_f32 = Some(x);
+    }
+    let launches: Vec<_> = sets
+        .into_iter()
+        .enumerate()
+        .map(|(i, groups)| {
+            let guests = if host == Some(i) { std::mem::take(&mut guests) } else { Vec::new() };
+            input.launch(groups, guests, glu, kernel)
+        })
+        .collect::<Result<_>>()?;
+    let values = match x_f32 {
+        Some(x) => x.cuda()?.as_ptr(),
+        None => ptr::null(),
+    };
+    launches.into_iter().try_for_each(|launch| input.run(x, values, launch))?;
+    let Some(x_f32) = x_f32 else { return Ok(()) };
+    alone.iter().try_for_each(|launch| launch.run(x_f32))
+}
+
+/// `ys[i] = ws[i] x`. Matrices of a type share launches.
 pub(crate) fn linear_tiled(
     ws: &[&Matrix],
     x: &mut QuantizedTiles,
     ys: &mut [&mut Tensor],
-    kernel: Option<Entry>,
+    options: TiledOptions<'_>,
 ) -> Result<()> {
     let gpu = x.tiles().gpu().clone();
     let _turn = gpu.turn();
@@ -312,17 +408,14 @@ pub(crate) fn linear_tiled(
         let parts = Heads::one(0, w.rows());
         let group = Group::new(&gpu, w, Some((y, parts)), input.m)?;
         let of_type = |groups: &&mut Vec<Group<'_>>| {
-            groups.len() < GROUPS && groups.iter().all(|other| other.w.ty == group.w.ty)
+            groups.len() < GROUPS && groups.iter().all(|other| other.ty == group.ty)
         };
         match sets.iter_mut().find(of_type) {
             Some(groups) => groups.push(group),
             None => sets.push(vec![group]),
         }
     }
-    // None runs unless all can.
-    let launches = sets.into_iter().map(|groups| input.launch(groups, false, kernel));
-    let launches = launches.collect::<Result<Vec<_>>>()?;
-    launches.into_iter().try_for_each(|launch| input.run(x, launch))
+    run(x, &input, sets, false, options)
 }
 
 /// `y = silu(gate x) * (up x)`. The two have one type and one shape.
@@ -331,7 +424,7 @@ pub(crate) fn swiglu_tiled(
     up: &Matrix,
     x: &mut QuantizedTiles,
     y: &mut Tensor,
-    kernel: Option<Entry>,
+    options: TiledOptions<'_>,
 ) -> Result<()> {
     let gpu = x.tiles().gpu().clone();
     let _turn = gpu.turn();
@@ -339,8 +432,7 @@ pub(crate) fn swiglu_tiled(
     let parts = Heads::one(0, gate.rows());
     let first = Group::new(&gpu, gate, Some((y, parts)), input.m)?;
     let groups = vec![first, Group::new(&gpu, up, None, input.m)?];
-    let launch = input.launch(groups, true, kernel)?;
-    input.run(x, launch)
+    run(x, &input, vec![groups], true, options)
 }
 
 /// One matrix for each part of `x`; the parts of `y` are `y_parts`.
@@ -355,8 +447,7 @@ pub(crate) fn head_linear_tiled(
     let input = Input::new(x)?;
     count("columns", y_parts.stride)?;
     let group = Group::new(&gpu, w, Some((y, y_parts)), input.m)?;
-    let launch = input.launch(vec![group], false, None)?;
-    input.run(x, launch)
+    run(x, &input, vec![vec![group]], false, TiledOptions::default())
 }
 
 /// The kernels that could multiply these matrices of one type by `x` in one launch, the one that is chosen first.

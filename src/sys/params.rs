@@ -221,24 +221,30 @@ const _: () = {
     ["Offset of field: linear_group::n"][::core::mem::offset_of!(linear_group, n) - 16usize];
     ["Offset of field: linear_group::y_stride"][::core::mem::offset_of!(linear_group, y_stride) - 20usize];
 };
-#[doc = " Linear layers of one type on the same int8 activations, for few tokens."]
+#[doc = " Linear layers of one type on the same int8 activations, for few tokens; behind them such of f32 on these activations unrounded."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct linear_decode_params {
-    #[doc = " With SwiGLU pairs of gate and up with the same `n`, of which the first has `y`."]
+    #[doc = " With SwiGLU pairs of gate and up with the same `n`, of which the first has `y`. Of f32 `w` is `[n, k]` f32, aligned to 16."]
     pub groups: [linear_group; 4usize],
-    #[doc = " Those that there are."]
+    #[doc = " Those of quantized weights. Those of f32 are behind them."]
     pub n_groups: u32,
     #[doc = " Tokens: as many as the kernel multiplies, or fewer by less than a tile."]
     pub m: u32,
     #[doc = " `[k_tiles, m / 8]`, the last rounded up."]
     pub x: *const tile_act,
+    #[doc = " `[m, k]`, aligned to 16; unused, and may be null, without groups of f32."]
+    pub x_f32: *const f32,
     #[doc = " Tiles along a row."]
     pub k_tiles: u32,
+    #[doc = " Columns of a row of f32, a multiple of 4."]
+    pub k: u32,
+    #[doc = " Blocks of threads for quantized weights, at least one; the grid has one more for each 4 rows, rounded up, of a group of f32."]
+    pub blocks: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of linear_decode_params"][::core::mem::size_of::<linear_decode_params>() - 120usize];
+    ["Size of linear_decode_params"][::core::mem::size_of::<linear_decode_params>() - 136usize];
     ["Alignment of linear_decode_params"][::core::mem::align_of::<linear_decode_params>() - 8usize];
     ["Offset of field: linear_decode_params::groups"]
         [::core::mem::offset_of!(linear_decode_params, groups) - 0usize];
@@ -246,8 +252,13 @@ const _: () = {
         [::core::mem::offset_of!(linear_decode_params, n_groups) - 96usize];
     ["Offset of field: linear_decode_params::m"][::core::mem::offset_of!(linear_decode_params, m) - 100usize];
     ["Offset of field: linear_decode_params::x"][::core::mem::offset_of!(linear_decode_params, x) - 104usize];
+    ["Offset of field: linear_decode_params::x_f32"]
+        [::core::mem::offset_of!(linear_decode_params, x_f32) - 112usize];
     ["Offset of field: linear_decode_params::k_tiles"]
-        [::core::mem::offset_of!(linear_decode_params, k_tiles) - 112usize];
+        [::core::mem::offset_of!(linear_decode_params, k_tiles) - 120usize];
+    ["Offset of field: linear_decode_params::k"][::core::mem::offset_of!(linear_decode_params, k) - 124usize];
+    ["Offset of field: linear_decode_params::blocks"]
+        [::core::mem::offset_of!(linear_decode_params, blocks) - 128usize];
 };
 #[doc = " Linear layers of one type on the same activations, for any number of tokens."]
 #[repr(C)]

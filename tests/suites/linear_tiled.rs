@@ -8,8 +8,8 @@ use glm5::ops::dequantize::dequantize;
 use glm5::ops::ffn;
 use glm5::ops::linear::gemm::{GemmConfig, GemmProblem};
 use glm5::ops::linear::{
-    head_linear, head_linear_tiled, linear, linear_many, linear_tiled, linear_tiled_by, quantize,
-    quantize_heads, reference, swiglu_tiled, swiglu_tiled_by, tiled_kernels,
+    TiledOptions, head_linear, head_linear_tiled, linear, linear_many, linear_tiled, linear_tiled_with,
+    quantize, quantize_heads, reference, swiglu_tiled, swiglu_tiled_with, tiled_kernels,
 };
 use glm5::quant::{GgmlType, Weight, tiles};
 use glm5::tensor::{ActivationFormat, Device, Heads, Matrix, Precision, QuantizedTiles, TILE_TOKENS, Tensor};
@@ -22,7 +22,9 @@ use super::inputs::*;
 use super::linear::Case;
 
 mod launches;
+mod unrounded;
 pub use launches::*;
+pub use unrounded::*;
 
 macro_rules! linear_tiled_properties {
     ($devices:path, $cases:expr) => {
@@ -34,7 +36,8 @@ macro_rules! linear_tiled_properties {
         every_f16_kernel_is_the_reference, every_token_stands_alone, listed_kernels_run, rows_for_many_rounds,
         formats_follow_the_tokens, matrices_of_a_launch_are_each_alone, launches_share_their_scratch,
         waits_for_earlier_kernels, many_share_their_activations, rounded_heads_are_multiplied_alike, no_tokens_are_no_work,
-        refuses_what_does_not_fit, refuses_heads_that_do_not_fit }
+        refuses_what_does_not_fit, refuses_heads_that_do_not_fit, rows_of_f32_join_every_kernel, rows_of_f32_are_not_rounded,
+        what_cannot_join_is_a_launch_of_its_own }
     };
 }
 pub(crate) use linear_tiled_properties;
@@ -249,11 +252,15 @@ fn rounded_on(d: &Device, x: &[f32], k: usize, format: Option<ActivationFormat>)
     q
 }
 
+fn by<'a>(kernel: Option<Entry>) -> TiledOptions<'a> {
+    TiledOptions { kernel, ..TiledOptions::default() }
+}
+
 /// Outputs of several matrices in one call.
 fn tiled_by(kernel: Option<Entry>, ws: &[&Matrix], q: &mut QuantizedTiles) -> Vec<Vec<f32>> {
     let mut ys: Vec<Tensor> = ws.iter().map(|w| poisoned(w.device(), q.shape()[0], w.rows())).collect();
     let mut outs: Vec<&mut Tensor> = ys.iter_mut().collect();
-    linear_tiled_by(kernel, ws, q, &mut outs).unwrap();
+    linear_tiled_with(by(kernel), ws, q, &mut outs).unwrap();
     ys.iter().map(host).collect()
 }
 
@@ -278,7 +285,7 @@ fn specified_swiglu(gate: &Weight, up: &Weight, x: &[f32], format: ActivationFor
 
 fn swiglu_by(kernel: Option<Entry>, [gate, up]: [&Matrix; 2], q: &mut QuantizedTiles) -> Vec<f32> {
     let mut y = poisoned(gate.device(), q.shape()[0], gate.rows());
-    swiglu_tiled_by(kernel, gate, up, q, &mut y).unwrap();
+    swiglu_tiled_with(by(kernel), gate, up, q, &mut y).unwrap();
     host(&y)
 }
 

@@ -264,9 +264,23 @@ void linear_decode(Job &job) {
         if (glu && i == 1) continue;
         row_tiles += static_cast<int>(tiles);
         group.y = job.out<float>(std::size_t{p.m} * group.n * sizeof(float));
+        group.y_stride = group.n;
     }
     p.x = static_cast<const tile_act *>(job.bytes_in(p.k_tiles * round_up(p.m, TILE_TOKENS) * sizeof(tile_act)));
-    job.run(p, job.random.between(1, row_tiles));
+    p.blocks = job.random.between(1, row_tiles);
+    const std::uint32_t n_float = job.random.between(0, LINEAR_GROUPS - static_cast<int>(p.n_groups));
+    int float_tiles = 0;
+    p.k = p.k_tiles * TILE_COLS - 32 * job.random.between(0, 7);
+    for (std::uint32_t i = p.n_groups; i < p.n_groups + n_float; ++i) {
+        linear_group &group = p.groups[i];
+        group.n = job.random.between(1, 20);
+        group.w = job.bytes_in(std::size_t{group.n} * p.k * sizeof(float));
+        group.y = job.out<float>(std::size_t{p.m} * group.n * sizeof(float));
+        group.y_stride = group.n;
+        float_tiles += round_up(group.n, 4);
+    }
+    if (n_float > 0) p.x_f32 = static_cast<const float *>(job.bytes_in(std::size_t{p.m} * p.k * sizeof(float)));
+    job.run(p, p.blocks + float_tiles);
 }
 
 void linear_gemm(Job &job) {

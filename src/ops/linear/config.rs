@@ -142,10 +142,18 @@ pub struct DecodeProblem {
     pub m: usize,
     /// Tiles along the outputs, of all matrices; of gate and up those of one.
     pub row_tiles: usize,
+    /// The same of matrices of F32, of which a row tile is 4 rows.
+    pub float_row_tiles: usize,
     /// Tiles along the inputs.
     pub k_tiles: usize,
     /// Gate and up, multiplied.
     pub glu: bool,
+}
+
+impl DecodeProblem {
+    fn all_row_tiles(&self) -> usize {
+        self.row_tiles.saturating_add(self.float_row_tiles)
+    }
 }
 
 /// A launch of linear layers in tiles for few tokens.
@@ -153,7 +161,10 @@ pub struct DecodeProblem {
 pub struct DecodeConfig {
     /// The kernel.
     pub entry: Entry,
-    /// Blocks of threads, all of them there from the beginning: they go on to further rows, for which they copy ahead.
+    /// Blocks of threads for quantized matrices, all of them there from the beginning: they go on to further rows, for which they copy
+    /// ahead.
+    pub blocks: u32,
+    /// All blocks of threads: one more for each row tile of F32.
     pub grid: u32,
 }
 
@@ -206,10 +217,12 @@ impl DecodeConfig {
             m <= i.tokens as usize && (m > least || least == 0)
         };
         let suitable = all.filter(move |i| i.ty == ty && tokens(i) && i.glu == u32::from(glu));
-        let (row_tiles, sms) = (u32::try_from(row_tiles).unwrap_or(u32::MAX), sms.max(1));
+        let tiles = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let (row_tiles, float, sms) = (tiles(row_tiles), tiles(problem.float_row_tiles), sms.max(1));
         suitable.map(move |i| {
             let places = sms * blocks_on_sm(i.entry, i.blocks, smem_per_sm);
-            let config = DecodeConfig { entry: i.entry, grid: row_tiles.min(places) };
+            let blocks = row_tiles.min(places);
+            let config = DecodeConfig { entry: i.entry, blocks, grid: blocks.saturating_add(float) };
             (decode_time(i, problem, sms, places), config)
         })
     }
@@ -220,7 +233,7 @@ impl DecodeConfig {
 /// With a row tile for each SM at most, all of an SM's warps share one, and more of them are better as long as each has a tile.
 /// With more, what counts is that the last round is full, and how well the blocks of threads on an SM fill each other's gaps.
 fn decode_time(i: &kernels::linear_decode::Instance, problem: DecodeProblem, sms: u32, places: u32) -> f64 {
-    let row_tiles = problem.row_tiles.max(1) as f64;
+    let row_tiles = problem.all_row_tiles().max(1) as f64;
     let few_tokens = if (i.tokens as usize) < TILE_TOKENS { FEW_TOKENS } else { 1.0 };
     if row_tiles <= f64::from(sms) {
         let rounds = problem.k_tiles.div_ceil(i.warps as usize).max(1) as f64;
@@ -328,7 +341,14 @@ mod tests {
     const RTX_PRO_6000: (u32, u32) = (188, 100 << 10);
 
     fn decode(ty: GgmlType, m: usize, [n, k]: [usize; 2]) -> DecodeProblem {
-        DecodeProblem { ty, m, row_tiles: n.div_ceil(16), k_tiles: k.div_ceil(256), glu: false }
+        DecodeProblem {
+            ty,
+            m,
+            row_tiles: n.div_ceil(16),
+            float_row_tiles: 0,
+            k_tiles: k.div_ceil(256),
+            glu: false,
+        }
     }
 
     #[test]

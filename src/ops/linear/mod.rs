@@ -51,7 +51,7 @@ fn expect_linear(w: &Matrix, x: &Tensor, y: &Tensor) -> Result<()> {
 }
 
 /// Several matrices on one input: `ys[i] = ws[i] x`. Shapes as in [`linear`]. One parallel region on the CPU; on GPUs a launch
-/// for each matrix in blocks, and for up to four of a type in tiles.
+/// for each matrix in blocks, and for up to four of a type in tiles, with which those of F32 go as in [`Unrounded`].
 ///
 /// # Errors
 /// [`Error::Shape`] if any of them does not fit, [`Error::Unsupported`] for [`Precision::Exact`] of a matrix in tiles; nothing is
@@ -101,6 +101,41 @@ pub fn quantize_heads(x: &Tensor, x_heads: Heads, q: &mut QuantizedTiles) -> Res
     cuda::linear_tiled::quantize(x, x_heads, q)
 }
 
+/// What a call on rounded activations can have besides.
+#[derive(Debug, Default)]
+pub struct TiledOptions<'a> {
+    /// Further matrices on the same input.
+    pub unrounded: Option<Unrounded<'a>>,
+    /// A kernel of [`tiled_kernels`] in place of the one that is chosen: for benches and tests.
+    pub kernel: Option<Entry>,
+}
+
+/// Matrices in blocks that take the activations as they were before they were rounded: `ys[i] = ws[i] x`, as [`linear`] with
+/// [`Precision::Exact`] has it. For up to 16 tokens those of F32, such as a router's or the indexer's weights, are in the launch of
+/// matrices in tiles as far as that has room, of four matrices in all, and in plain f32 arithmetic; others are launches of their own.
+#[derive(Debug)]
+pub struct Unrounded<'a> {
+    /// `[m, k]`
+    pub x: &'a Tensor,
+    /// `[1, n, k]` each.
+    pub ws: &'a [&'a Matrix],
+    /// `[m, n]` each.
+    pub ys: &'a mut [&'a mut Tensor],
+}
+
+impl Unrounded<'_> {
+    fn expect(&self, op: &'static str, shape: [usize; 2]) -> Result<()> {
+        let Unrounded { x, ws, ys } = self;
+        if x.shape() != shape {
+            return Err(Error::shape(op, format!("unrounded x {shape:?}"), format!("{:?}", x.shape())));
+        }
+        if ws.len() != ys.len() {
+            return Err(Error::shape(op, format!("{} unrounded outputs", ws.len()), ys.len()));
+        }
+        ws.iter().zip(ys.iter()).try_for_each(|(w, y)| expect_linear(w, x, y))
+    }
+}
+
 /// [`linear_many`] with [`Precision::Fast`], of matrices in tiles ([`Matrix::for_fast_linear`]) on activations that were rounded
 /// before, by [`quantize`]. Up to four matrices of a type are one launch.
 ///
@@ -108,15 +143,16 @@ pub fn quantize_heads(x: &Tensor, x_heads: Heads, q: &mut QuantizedTiles) -> Res
 /// [`Error::Shape`] if they do not fit, [`Error::Unsupported`] for a matrix that is not in tiles; nothing is written then. Those
 /// of a launch.
 pub fn linear_tiled(ws: &[&Matrix], x: &mut QuantizedTiles, ys: &mut [&mut Tensor]) -> Result<()> {
-    linear_tiled_by(None, ws, x, ys)
+    linear_tiled_with(TiledOptions::default(), ws, x, ys)
 }
 
-/// [`linear_tiled`] by a kernel of [`tiled_kernels`] in place of the one that is chosen: for benches and tests.
+/// [`linear_tiled`] with options.
 ///
 /// # Errors
-/// As [`linear_tiled`]; [`Error::Unsupported`] if the kernel does not suit all of the matrices.
-pub fn linear_tiled_by(
-    kernel: Option<Entry>,
+/// As [`linear_tiled`], and for matrices that are unrounded as [`linear`]; [`Error::Unsupported`] if a kernel is given that does not
+/// suit all of `ws`.
+pub fn linear_tiled_with(
+    options: TiledOptions<'_>,
     ws: &[&Matrix],
     x: &mut QuantizedTiles,
     ys: &mut [&mut Tensor],
@@ -129,7 +165,10 @@ pub fn linear_tiled_by(
         expect_tiled(OP, w, x)?;
         expect(OP, "y", y, x.shape()[0], w.rows())?;
     }
-    cuda::linear_tiled::linear_tiled(ws, x, ys, kernel)
+    if let Some(unrounded) = &options.unrounded {
+        unrounded.expect(OP, x.shape())?;
+    }
+    cuda::linear_tiled::linear_tiled(ws, x, ys, options)
 }
 
 /// `y[t][j] = silu((gate x)[t][j]) * (up x)[t][j]`, the first half of a SwiGLU layer, in one launch. The matrices are of one type
@@ -138,15 +177,15 @@ pub fn linear_tiled_by(
 /// # Errors
 /// As [`linear_tiled`]; [`Error::Unsupported`] for two types.
 pub fn swiglu_tiled(gate: &Matrix, up: &Matrix, x: &mut QuantizedTiles, y: &mut Tensor) -> Result<()> {
-    swiglu_tiled_by(None, gate, up, x, y)
+    swiglu_tiled_with(TiledOptions::default(), gate, up, x, y)
 }
 
-/// [`swiglu_tiled`] by a kernel of [`tiled_kernels`], as [`linear_tiled_by`].
+/// [`swiglu_tiled`] with options.
 ///
 /// # Errors
-/// As [`linear_tiled_by`].
-pub fn swiglu_tiled_by(
-    kernel: Option<Entry>,
+/// As [`swiglu_tiled`], and as [`linear_tiled_with`].
+pub fn swiglu_tiled_with(
+    options: TiledOptions<'_>,
     gate: &Matrix,
     up: &Matrix,
     x: &mut QuantizedTiles,
@@ -162,7 +201,10 @@ pub fn swiglu_tiled_by(
         return Err(Error::unsupported(format!("gate {gate_ty} and up {up_ty}"), "both must be of one type"));
     }
     expect(OP, "y", y, x.shape()[0], gate.rows())?;
-    cuda::linear_tiled::swiglu_tiled(gate, up, x, y, kernel)
+    if let Some(unrounded) = &options.unrounded {
+        unrounded.expect(OP, x.shape())?;
+    }
+    cuda::linear_tiled::swiglu_tiled(gate, up, x, y, options)
 }
 
 /// [`head_linear`] with [`Precision::Fast`], of a stack of matrices in tiles on activations that were rounded before, by

@@ -364,7 +364,7 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
         tiled_kernels(&[w], &x, glu).unwrap().into_iter()
     };
     for wrong in kernel(&other_type, 3, false).chain(kernel(&w, 3, true)) {
-        unsupported(linear_tiled_by(Some(wrong), &[&w], &mut q, &mut [&mut y]));
+        unsupported(linear_tiled_with(by(Some(wrong)), &[&w], &mut q, &mut [&mut y]));
     }
     let (mut five, mut y5) = (QuantizedTiles::new(d, 5, 256).unwrap(), poisoned(d, 5, 6));
     quantize(&tensor(d, 256, &[1.0; 5 * 256]), &mut five).unwrap();
@@ -373,10 +373,10 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
     let wrong: Vec<Entry> = kernel(&w, 4, false).filter(for_four).collect();
     assert!(!wrong.is_empty());
     for wrong in wrong {
-        unsupported(linear_tiled_by(Some(wrong), &[&w], &mut five, &mut [&mut y5]));
+        unsupported(linear_tiled_with(by(Some(wrong)), &[&w], &mut five, &mut [&mut y5]));
     }
-    unsupported(linear_tiled_by(
-        kernel(&w, 3, false).next(),
+    unsupported(linear_tiled_with(
+        by(kernel(&w, 3, false).next()),
         &[&w, &other_type],
         &mut q,
         &mut [&mut y, &mut y2],
