@@ -9,7 +9,7 @@
 //         While some warps, in turn, add up a row tile, the others are at the next; of 8 warps also at the end of it, as sums of two row
 //         tiles have room. (Of 16 tokens 8 warps have 8 sums: all of them add up.)
 //         With kGlu groups are pairs: 16 rows of the first, then the same rows of the second.
-//         The last blocks of threads have four rows of f32 each.
+//         The last blocks of threads have four rows of f32 each, for four tokens.
 // Floor   bytes of W. 6144 x 24576 of Q4_K: 85 MB, 53 us at 1.61 TB/s.
 // Limits  few rows: 16 of 2048 inputs are 18 KB for a block of threads. 16 tokens: every 16 rows read all activations, 5.6 KB
 //         for each 256 columns, from L2 if L1 does not hold them. More: see linear_gemm.
@@ -92,12 +92,13 @@ __device__ __forceinline__ void linear_decode(const linear_decode_params &p) {
     constexpr int kChunks = sizeof(type) / 16;
     static_assert(sizeof(type) % 16 == 0, "whole copies");
     static_assert(kWarps % kSums == 0, "warps that add up, in turn");
-    using of_float = float_rows<kTokens, kWarps>;
-    static_assert(sizeof(typename of_float::smem_type) <= sizeof(smem_type), "room for either");
+    static_assert(sizeof(float_rows_smem<kWarps>) <= sizeof(smem_type), "room for either");
     if (blockIdx.x >= p.blocks) {
-        uint32_t group = p.n_groups, row = (blockIdx.x - p.blocks) * FLOAT_ROWS;
+        const uint32_t across = (p.m + FLOAT_TOKENS - 1) / FLOAT_TOKENS, tile = blockIdx.x - p.blocks;
+        uint32_t group = p.n_groups, row = tile / across * FLOAT_ROWS;
         while (row >= p.groups[group].n) row -= (p.groups[group++].n + FLOAT_ROWS - 1) / FLOAT_ROWS * FLOAT_ROWS;
-        of_float::multiply(p.groups[group], row, p.x_f32, p.m, p.k);
+        constexpr int kAhead = kTokens > TILE_TOKENS ? 1 : 3; // with more, and 16 tokens, nvcc spills in what follows
+        multiply_float_rows<kWarps, kAhead>(p.groups[group], row, p.x_f32, tile % across * FLOAT_TOKENS, p.m, p.k);
         return;
     }
     auto &shared = smem<smem_type>();

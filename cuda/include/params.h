@@ -208,7 +208,8 @@ typedef struct {
     uint32_t k_tiles;
     /** Columns of a row of f32, a multiple of 4. */
     uint32_t k;
-    /** Blocks of threads for quantized weights, at least one; the grid has one more for each 4 rows, rounded up, of a group of f32. */
+    /** Blocks of threads for quantized weights, at least one. The grid has as many more as there are tiles of 4 rows by 4 tokens of groups
+     *  of f32, both rounded up. */
     uint32_t blocks;
 } linear_decode_params;
 

@@ -8,7 +8,7 @@ use super::runtime::Properties;
 use super::{Buffer, Gpu};
 use crate::error::{Error, Result};
 use crate::kernels::{self, Entry};
-use crate::ops::linear::config::{DECODE_TOKENS, DecodeConfig, DecodeProblem};
+use crate::ops::linear::config::{DECODE_TOKENS, DecodeConfig, DecodeProblem, float_tiles};
 use crate::ops::linear::gemm::{GemmConfig, GemmProblem};
 use crate::ops::linear::{TiledOptions, Unrounded};
 use crate::quant::tiles::{TILE_ROWS, tile_bytes, tiles};
@@ -124,9 +124,6 @@ pub(crate) fn quantize(x: &Tensor, parts: Heads, q: &mut QuantizedTiles) -> Resu
 /// Matrices of one launch, at most.
 const GROUPS: usize = 4;
 
-/// Rows of a row tile of F32 (`cuda/common/float_rows.cuh`).
-const FLOAT_ROWS: usize = 4;
-
 /// A matrix whose sizes were checked, and its outputs. Of gate and up the first one has them.
 struct Group<'a> {
     ty: GgmlType,
@@ -223,7 +220,7 @@ impl Input {
     fn decode_problem(&self, ty: GgmlType, rows: &[usize], glu: bool) -> DecodeProblem {
         let [_, k_tiles] = tiles(0, self.k);
         let row_tiles = rows.iter().map(|n| n.div_ceil(TILE_ROWS)).sum();
-        DecodeProblem { ty, m: self.m, row_tiles, float_row_tiles: 0, k_tiles, glu }
+        DecodeProblem { ty, m: self.m, row_tiles, float_tiles: 0, k_tiles, glu }
     }
 
     /// Whether `linear_decode` is to multiply these.
@@ -274,8 +271,8 @@ impl Input {
         let properties = self.gpu.properties();
         let Properties { sms, smem_per_sm, .. } = *properties;
         let gemm = self.gemm_problem(ty, &rows, glu);
-        let float_row_tiles = unrounded.iter().map(|group| group.rows.div_ceil(FLOAT_ROWS)).sum();
-        let decode = DecodeProblem { float_row_tiles, ..self.decode_problem(ty, &rows, glu) };
+        let float_tiles = unrounded.iter().map(|group| float_tiles(group.rows, self.m)).sum();
+        let decode = DecodeProblem { float_tiles, ..self.decode_problem(ty, &rows, glu) };
         let by_decode = self.by_decode(&groups, glu, kernel);
         let config = match (by_decode, kernel) {
             (true, None) => Config::Decode(DecodeConfig::pick(decode, sms, smem_per_sm)?),

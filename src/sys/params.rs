@@ -239,7 +239,7 @@ pub struct linear_decode_params {
     pub k_tiles: u32,
     #[doc = " Columns of a row of f32, a multiple of 4."]
     pub k: u32,
-    #[doc = " Blocks of threads for quantized weights, at least one; the grid has one more for each 4 rows, rounded up, of a group of f32."]
+    #[doc = " Blocks of threads for quantized weights, at least one. The grid has as many more as there are tiles of 4 rows by 4 tokens of groups\n  of f32, both rounded up."]
     pub blocks: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]

@@ -277,7 +277,7 @@ void linear_decode(Job &job) {
         group.w = job.bytes_in(std::size_t{group.n} * p.k * sizeof(float));
         group.y = job.out<float>(std::size_t{p.m} * group.n * sizeof(float));
         group.y_stride = group.n;
-        float_tiles += round_up(group.n, 4);
+        float_tiles += round_up(group.n, 4) * round_up(p.m, 4);
     }
     if (n_float > 0) p.x_f32 = static_cast<const float *>(job.bytes_in(std::size_t{p.m} * p.k * sizeof(float)));
     job.run(p, p.blocks + float_tiles);

@@ -142,17 +142,23 @@ pub struct DecodeProblem {
     pub m: usize,
     /// Tiles along the outputs, of all matrices; of gate and up those of one.
     pub row_tiles: usize,
-    /// The same of matrices of F32, of which a row tile is 4 rows.
-    pub float_row_tiles: usize,
+    /// Tiles of the outputs of matrices of F32 ([`float_tiles`]).
+    pub float_tiles: usize,
     /// Tiles along the inputs.
     pub k_tiles: usize,
     /// Gate and up, multiplied.
     pub glu: bool,
 }
 
+/// Tiles of the outputs of a matrix of F32 that `linear_decode` multiplies besides (`cuda/common/float_rows.cuh`): 4 rows by 4 tokens, for
+/// a block of threads as much as a row tile.
+pub fn float_tiles(rows: usize, m: usize) -> usize {
+    rows.div_ceil(4).saturating_mul(m.div_ceil(4))
+}
+
 impl DecodeProblem {
     fn all_row_tiles(&self) -> usize {
-        self.row_tiles.saturating_add(self.float_row_tiles)
+        self.row_tiles.saturating_add(self.float_tiles)
     }
 }
 
@@ -164,7 +170,7 @@ pub struct DecodeConfig {
     /// Blocks of threads for quantized matrices, all of them there from the beginning: they go on to further rows, for which they copy
     /// ahead.
     pub blocks: u32,
-    /// All blocks of threads: one more for each row tile of F32.
+    /// All blocks of threads: one more for each tile of F32.
     pub grid: u32,
 }
 
@@ -218,7 +224,7 @@ impl DecodeConfig {
         };
         let suitable = all.filter(move |i| i.ty == ty && tokens(i) && i.glu == u32::from(glu));
         let tiles = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let (row_tiles, float, sms) = (tiles(row_tiles), tiles(problem.float_row_tiles), sms.max(1));
+        let (row_tiles, float, sms) = (tiles(row_tiles), tiles(problem.float_tiles), sms.max(1));
         suitable.map(move |i| {
             let places = sms * blocks_on_sm(i.entry, i.blocks, smem_per_sm);
             let blocks = row_tiles.min(places);
@@ -345,7 +351,7 @@ mod tests {
             ty,
             m,
             row_tiles: n.div_ceil(16),
-            float_row_tiles: 0,
+            float_tiles: 0,
             k_tiles: k.div_ceil(256),
             glu: false,
         }
