@@ -1,15 +1,19 @@
 // half.cuh: weights in tiles (params.h) as operands of the f16 matrix instruction.
 //
-// A weight is u * a - m * v: a is an f16 made from integers, u and v are f32 and the same for the 256 columns that a row has in
-// a tile, m * v is the minimum of a block. Of Q4_K and Q5_K a is the scale times the quant, below 2^11, so nothing is rounded;
-// of the others it has more bits than the 11 of an f16 and is rounded once, to 2^-12 of itself on average. Of each type:
+// A weight is u * a - m * v: a is an f16 made from integers, u and v are f32, m * v is the minimum of a block. Of the K types u is the same
+// for the 256 columns that a row has in a tile, and a the scale of a block times the quant: of Q4_K and Q5_K below 2^11, so nothing is
+// rounded; of Q6_K up to 2^12, and an odd one above 2^11 is rounded once. Of Q5_0 and Q8_0 u is the scale of a block, and a the quant.
 //
 //   kMins                                whether there are minimums
+//   kUnitOfBlock                         whether u is that of a block
+//   fragments<j>(tile, c, lane, s, a)    registers of A for both halves of block 2 c + j; s of rows g and g + 8
+// of a block:
+//   unit_of<j>(tile, c, row, s)          u of block 2 c + j, never zero: of a block of zeros a is zero, by s
+// of a row:
 //   row, load(tile, r)                   what a row has besides its quants
 //   unit(row)                            u; never zero: of a row of zeros a is zero
 //   own, prepare(row, t)                 scales of blocks 2 t and 2 t + 1 as f16, twice in a register; t numbers the lanes of a row
 //   scale, scale_of<j>(own, c, lane, s)  those of block 2 c + j, from the lane that has them
-//   fragments<j>(tile, c, lane, s, a)    registers of A for both halves of that block; s of rows g and g + 8
 //   mins(row, t)                         minimums of blocks 2 t and 2 t + 1
 //   minimum(row)                         v
 //
@@ -56,7 +60,7 @@ template <class Block> struct half_tile;
 
 // What Q4_K and Q5_K share.
 template <class Tile> struct half_k4 {
-    static constexpr bool kMins = true;
+    static constexpr bool kMins = true, kUnitOfBlock = false;
     using type = Tile;
     using row = uint4; // a tile_head_k4
     static INTRIN row load(const Tile &w, int r) { return vector_at<uint4>(&w.heads[r]); }
@@ -118,7 +122,7 @@ template <> struct half_tile<block_q5_K> : half_k4<tile_q5_K> {
 };
 
 template <> struct half_tile<block_q6_K> {
-    static constexpr bool kMins = false;
+    static constexpr bool kMins = false, kUnitOfBlock = false;
     using type = tile_q6_K;
     struct row {
         uint4 scales; // of 16 columns each
@@ -159,74 +163,54 @@ template <> struct half_tile<block_q6_K> {
     }
 };
 
-// What types with a scale for 32 columns share. The unit is a power of two, by which the largest scale of the row comes to
-// [2^8, 2^9): as f16 a scale so divided keeps its bits unless it is 2^22 times smaller than that.
+// What types with a scale for 32 columns share.
 template <class Tile> struct half_d8 {
-    static constexpr bool kMins = false;
+    static constexpr bool kMins = false, kUnitOfBlock = true;
     using type = Tile;
-    using row = uint4; // eight f16
-    static INTRIN row load(const Tile &w, int r) { return vector_at<uint4>(w.d[r]); }
-    static INTRIN int exponent(row head) {
-        const auto larger = [](uint32_t a, uint32_t b) { // of both halves
-            return max(a & 0x7fffu, b & 0x7fffu) | max(a & 0x7fff0000u, b & 0x7fff0000u);
-        };
-        const uint32_t two = larger(larger(head.x, head.y), larger(head.z, head.w));
-        return static_cast<int>(max(two & 0xffffu, two >> 16) >> 10) - 15 - 8;
+    struct row {}; // nothing that is the same for 256 columns
+    struct own {};
+    using scale = bool; // whether there is one
+    template <int kUpper> static INTRIN float unit_of(const Tile &w, int c, int row, scale &s) {
+        const float d = f16_to_f32(w.d[row][2 * c + kUpper]);
+        s = d != 0.f;
+        return s ? d : 1.f;
     }
-    static INTRIN float unit(row head) { return f32_from_bits(static_cast<uint32_t>(exponent(head) + 127) << 23); }
-
-    struct own {
-        uint32_t blocks[2];
+    // s (q + kOffset) as an f16 times 1 / kTimes from kTimes q + 1024.
+    template <int kOffset, int kTimes> struct affine {
+        uint32_t mul, add;
+        INTRIN explicit affine(scale s) : mul(s ? one() : 0), add(s ? f16x2_of<kOffset - 1024 / kTimes>() : 0) {}
+        INTRIN uint32_t operator()(uint32_t q) const { return fma_f16x2(q, mul, add); }
+        static INTRIN uint32_t one() { return kTimes == 1 ? f16x2_of<1>() : kSixteenth; }
     };
-    static INTRIN own prepare(row head, int t) {
-        const uint32_t two = t == 0 ? head.x : t == 1 ? head.y : t == 2 ? head.z : head.w;
-        const float inverse = f32_from_bits(static_cast<uint32_t>(127 - exponent(head)) << 23);
-        own o;
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            const float d = __fmul_rn(f16_to_f32(static_cast<uint16_t>(two >> 16 * j)), inverse);
-            o.blocks[j] = pack_f16x2(d, d);
-        }
-        return o;
-    }
-    struct scale {
-        uint32_t mul;
-    };
-    template <int kUpper> static INTRIN uint32_t of_block(const own &from, int c, int lane) {
-        return __shfl_sync(0xffffffffu, from.blocks[kUpper], (lane & 28) + c);
-    }
 };
 
 template <> struct half_tile<block_q5_0> : half_d8<tile_q5_0> {
-    template <int kUpper> static INTRIN void scale_of(const own &from, int c, int lane, scale &s) {
-        const uint32_t d = of_block<kUpper>(from, c, lane);
-        s.mul = !kUpper ? d : mul_f16x2(d, kSixteenth);
-    }
     template <int kUpper> static INTRIN void fragments(const tile_q5_0 &w, int c, int lane, const scale (&s)[2], uint32_t (&a)[2][4]) {
         const uint4 qs = vector_at<uint4>(w.qs[c][lane]);
         const uint32_t words[4] = {qs.x, qs.y, qs.z, qs.w}, high = w.qh[c][lane];
-        const uint32_t zero = kUpper ? f16x2_of<-1024 - 16 * 16>() : f16x2_of<-1024 - 16>();
+        using of_row = affine<-16, kUpper ? 16 : 1>;
+        const of_row rows[2] = {of_row(s[0]), of_row(s[1])};
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
             const int bit = (kUpper ? 4 : 0) + r;
             const uint32_t even = with_high_bits<kUpper, false, 0x00010001u>(nibbles_to_f16x2<kUpper, false>(words[r]), high, bit);
             const uint32_t odd = with_high_bits<kUpper, true, 0x00010001u>(nibbles_to_f16x2<kUpper, true>(words[r]), high, bit);
-            a[r / 2][r % 2] = mul_f16x2(add_f16x2(even, zero), s[r % 2].mul);
-            a[r / 2][r % 2 + 2] = mul_f16x2(add_f16x2(odd, zero), s[r % 2].mul);
+            a[r / 2][r % 2] = rows[r % 2](even), a[r / 2][r % 2 + 2] = rows[r % 2](odd);
         }
     }
 };
 
 template <> struct half_tile<block_q8_0> : half_d8<tile_q8_0> {
-    template <int kUpper> static INTRIN void scale_of(const own &from, int c, int lane, scale &s) { s.mul = of_block<kUpper>(from, c, lane); }
     template <int kUpper> static INTRIN void fragments(const tile_q8_0 &w, int c, int lane, const scale (&s)[2], uint32_t (&a)[2][4]) {
         const uint4 qs = vector_at<uint4>(w.qs[2 * c + kUpper][lane]);
-        const uint32_t words[4] = {qs.x, qs.y, qs.z, qs.w}, zero = f16x2_of<-1024 - 128>();
+        const uint32_t words[4] = {qs.x, qs.y, qs.z, qs.w};
+        using of_row = affine<-128, 1>;
+        const of_row rows[2] = {of_row(s[0]), of_row(s[1])};
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
             const uint32_t bytes = words[r] ^ 0x80808080u; // q + 128
-            a[r / 2][r % 2] = mul_f16x2(add_f16x2(__byte_perm(bytes, 0x64646464u, 0x4240), zero), s[r % 2].mul);
-            a[r / 2][r % 2 + 2] = mul_f16x2(add_f16x2(__byte_perm(bytes, 0x64646464u, 0x4341), zero), s[r % 2].mul);
+            a[r / 2][r % 2] = rows[r % 2](__byte_perm(bytes, 0x64646464u, 0x4240));
+            a[r / 2][r % 2 + 2] = rows[r % 2](__byte_perm(bytes, 0x64646464u, 0x4341));
         }
     }
 };

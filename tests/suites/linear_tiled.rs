@@ -100,24 +100,16 @@ fn round(x: &[f32], k: usize, format: ActivationFormat) -> Vec<f32> {
 }
 
 /// Rounding of a sum of products with minimums apart from them: `sum |scale q x| + sum |minimum x|` instead of `sum |w x|`,
-/// and of the sums of blocks, which are two bf16, good to 2^-17, or two f16, good to 2^-22. With f16, weights of some types are
-/// rounded to 11 bits, and those of a block whose scale is much smaller than others of the row to 2^-30 of these.
+/// and of the sums of blocks, which are two bf16, good to 2^-17, or two f16, good to 2^-22. With f16, weights of Q6_K are rounded to 11
+/// bits.
 fn slack(w: &Weight, x: &[f32], format: ActivationFormat) -> Vec<f64> {
     let (ty, k) = (w.ty(), w.cols());
     let all = values(w);
     let whole = magnitudes(&all, x, k);
     if !matches!(ty, GgmlType::Q4_K | GgmlType::Q5_K) {
-        let (of_weight, of_row) = match format {
-            ActivationFormat::Int8 => (0.0, 0.0),
-            ActivationFormat::F16 => (2f64.powi(-11), 2f64.powi(-30)),
-        };
-        let largest: Vec<f64> =
-            all.chunks(k).map(|row| row.iter().fold(0.0, |a, v| f64::max(a, f64::from(v.abs())))).collect();
-        let of_x: Vec<f64> = x.chunks(k).map(|x| x.iter().map(|v| f64::from(v.abs())).sum()).collect();
-        let slack = |(i, sum): (usize, &f64)| {
-            sum_slack(k, *sum) + of_weight * sum + of_row * largest[i % w.rows()] * of_x[i / w.rows()]
-        };
-        return whole.iter().enumerate().map(slack).collect();
+        let of_weight =
+            if (ty, format) == (GgmlType::Q6_K, ActivationFormat::F16) { 2f64.powi(-11) } else { 0.0 };
+        return whole.iter().map(|sum| sum_slack(k, *sum) + of_weight * sum).collect();
     }
     let of_sum = match format {
         ActivationFormat::Int8 => 2f64.powi(-17),
@@ -222,11 +214,9 @@ pub fn is_near_the_ideal(devices: &[Device]) {
             let w = weight(ty, n, k, 3);
             let rounded = round(&x, k, format);
             let of = |x: &[f32]| reference::linear(&values(&w), x, n, k).unwrap();
-            // The weights of these types are rounded to 11 bits for f16, as the activations are: up to the root of 2 times as much.
+            // The weights of Q6_K are rounded to 11 bits for f16, as the activations are.
             let (times, slack) = match (format, ty) {
-                (ActivationFormat::F16, GgmlType::Q8_0 | GgmlType::Q6_K | GgmlType::Q5_0) => {
-                    (1.5, slack(&w, &rounded, ActivationFormat::Int8)) // the one without their rounding
-                }
+                (ActivationFormat::F16, GgmlType::Q6_K) => (1.3, slack(&w, &rounded, ActivationFormat::Int8)), // without their rounding
                 _ => (1.1, slack(&w, &rounded, format)),
             };
             for d in devices {
