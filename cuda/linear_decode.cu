@@ -98,7 +98,10 @@ __device__ __forceinline__ void linear_decode(const linear_decode_params &p) {
         uint32_t group = p.n_groups, row = tile / across * FLOAT_ROWS;
         while (row >= p.groups[group].n) row -= (p.groups[group++].n + FLOAT_ROWS - 1) / FLOAT_ROWS * FLOAT_ROWS;
         constexpr int kAhead = kTokens > TILE_TOKENS ? 1 : 3; // with more, and 16 tokens, nvcc spills in what follows
-        multiply_float_rows<kWarps, kAhead>(p.groups[group], row, p.x_f32, tile % across * FLOAT_TOKENS, p.m, p.k);
+        const linear_group &g = p.groups[group];
+        multiply_float_rows<FLOAT_ROWS, kWarps, kAhead>(
+            static_cast<const float *>(g.w), row, g.n, p.x_f32, tile % across * FLOAT_TOKENS, p.m, p.k,
+            [&](uint32_t j, uint32_t t, float y) { g.y[uint64_t{t} * g.y_stride + j] = y; });
         return;
     }
     auto &shared = smem<smem_type>();

@@ -55,6 +55,7 @@ mod device {
     crate::suites::norm::norm_properties!(crate::device::devices, 128);
     crate::suites::overlap::overlap_properties!(crate::device::devices, 1);
     crate::suites::roofs::roofs_properties!(crate::device::devices, 256);
+    crate::suites::router::router_properties!(crate::device::devices, 256);
     crate::suites::tensor::tensor_properties!(crate::device::devices, 1);
 
     /// Whatever this machine has, the answer is a device or one line that says why there is none.

@@ -23,6 +23,7 @@ mod linear_variants;
 mod norm;
 mod report;
 mod roofs;
+mod router;
 mod shapes;
 #[cfg(test)]
 #[allow(dead_code, unused_imports)] // Without a harness there are no tests in here.
@@ -167,6 +168,7 @@ fn issued(before: &[(Entry, u64)], after: &[(Entry, u64)]) -> Vec<(Entry, u64)> 
 pub fn run(bench: &Bench, c: &mut Criterion) {
     roofs::benches(bench, c);
     norm::benches(bench, c);
+    router::benches(bench, c);
     embedding::benches(bench, c);
     dequantize::benches(bench, c);
     linear::benches(bench, c);

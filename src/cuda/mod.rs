@@ -17,6 +17,7 @@ pub(crate) mod linear_tiled;
 pub(crate) mod norm;
 mod order;
 pub mod roofs;
+pub(crate) mod router;
 pub mod runtime;
 mod turns;
 

@@ -457,3 +457,62 @@ const _: () = {
     ["Offset of field: linear_params::k"][::core::mem::offset_of!(linear_params, k) - 64usize];
     ["Offset of field: linear_params::round"][::core::mem::offset_of!(linear_params, round) - 68usize];
 };
+#[doc = " Of all experts together."]
+pub const GATING_SOFTMAX: router_gating = 0;
+#[doc = " Of each on its own."]
+pub const GATING_SIGMOID: router_gating = 1;
+#[doc = " How logits of experts become scores."]
+pub type router_gating = ::core::ffi::c_uint;
+#[doc = " Which experts a token goes to."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct router_params {
+    #[doc = " `[n, k]`, aligned to 16; unused, and may be null, where logits are given."]
+    pub w: *const f32,
+    #[doc = " `[m, k]`, aligned to 16; unused, and may be null, where logits are given."]
+    pub x: *const f32,
+    #[doc = " `[n]`"]
+    pub bias: *const f32,
+    #[doc = " `[m, n]`, read where they are given."]
+    pub logits: *mut f32,
+    #[doc = " `[m, top_k]`"]
+    pub ids: *mut u32,
+    #[doc = " `[m, top_k]`"]
+    pub weights: *mut f32,
+    #[doc = " `[m / ROUTER_TOKENS]`, rounded up, zeros before the first launch; the kernel leaves zeros. Unused, and may be null, where logits\n  are given."]
+    pub arrived: *mut u32,
+    #[doc = " Tokens."]
+    pub m: u32,
+    #[doc = " Experts, as many as the kernel has room for, or fewer."]
+    pub n: u32,
+    #[doc = " Columns, a multiple of 4."]
+    pub k: u32,
+    #[doc = " Experts of a token: 1 to n, 32 at most."]
+    pub top_k: u32,
+    #[doc = " Of the scores."]
+    pub gating: router_gating,
+    #[doc = " Not 0: weights are divided by their sum."]
+    pub normalize: u32,
+    #[doc = " Factor on the weights."]
+    pub scale: f32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of router_params"][::core::mem::size_of::<router_params>() - 88usize];
+    ["Alignment of router_params"][::core::mem::align_of::<router_params>() - 8usize];
+    ["Offset of field: router_params::w"][::core::mem::offset_of!(router_params, w) - 0usize];
+    ["Offset of field: router_params::x"][::core::mem::offset_of!(router_params, x) - 8usize];
+    ["Offset of field: router_params::bias"][::core::mem::offset_of!(router_params, bias) - 16usize];
+    ["Offset of field: router_params::logits"][::core::mem::offset_of!(router_params, logits) - 24usize];
+    ["Offset of field: router_params::ids"][::core::mem::offset_of!(router_params, ids) - 32usize];
+    ["Offset of field: router_params::weights"][::core::mem::offset_of!(router_params, weights) - 40usize];
+    ["Offset of field: router_params::arrived"][::core::mem::offset_of!(router_params, arrived) - 48usize];
+    ["Offset of field: router_params::m"][::core::mem::offset_of!(router_params, m) - 56usize];
+    ["Offset of field: router_params::n"][::core::mem::offset_of!(router_params, n) - 60usize];
+    ["Offset of field: router_params::k"][::core::mem::offset_of!(router_params, k) - 64usize];
+    ["Offset of field: router_params::top_k"][::core::mem::offset_of!(router_params, top_k) - 68usize];
+    ["Offset of field: router_params::gating"][::core::mem::offset_of!(router_params, gating) - 72usize];
+    ["Offset of field: router_params::normalize"]
+        [::core::mem::offset_of!(router_params, normalize) - 76usize];
+    ["Offset of field: router_params::scale"][::core::mem::offset_of!(router_params, scale) - 80usize];
+};

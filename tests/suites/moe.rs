@@ -125,11 +125,11 @@ fn spoil_unused(w: &Weight, ids: &[u32]) -> Weight {
 
 fn routing(d: &Device, m: usize, ids: &[u32], weights: &[f32]) -> Routing {
     let k = ids.len() / m;
-    Routing {
-        ids: Tensor::from_vec(d, m, k, ids.to_vec()).unwrap(),
-        weights: Tensor::from_vec(d, m, k, weights.to_vec()).unwrap(),
-        logits: poisoned(d, m, 1),
-    }
+    let mut routing = Routing::new(d, 1, k).unwrap();
+    routing.ids = Tensor::from_vec(d, m, k, ids.to_vec()).unwrap();
+    routing.weights = Tensor::from_vec(d, m, k, weights.to_vec()).unwrap();
+    routing.logits = poisoned(d, m, 1);
+    routing
 }
 
 impl Inputs {
@@ -248,11 +248,8 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
     let (mut y, mut tall, mut other) = (poisoned(d, 2, 8), poisoned(d, 3, 8), poisoned(d, 2, 9));
     let good = routing(d, 2, &[0, 3, 1, 2], &[1.0; 4]);
     let short = routing(d, 1, &[0, 3], &[1.0; 2]);
-    let uneven = Routing {
-        weights: short.weights.try_clone().unwrap(),
-        ids: good.ids.try_clone().unwrap(),
-        logits: good.logits.try_clone().unwrap(),
-    };
+    let mut uneven = routing(d, 2, &[0, 3, 1, 2], &[1.0; 4]);
+    uneven.weights = short.weights.try_clone().unwrap();
     let exact = Precision::Exact;
     refused(vec![
         ("x", moe(&experts, None, &wide, &good, &mut y, exact)),

@@ -27,6 +27,7 @@ mod emu {
     crate::suites::overlap::overlap_properties!(crate::emu::devices, 1);
     crate::suites::memory::memory_properties!(crate::emu::devices, 1);
     crate::suites::roofs::roofs_properties!(crate::emu::devices, 24);
+    crate::suites::router::router_properties!(crate::emu::devices, 24);
     crate::suites::tensor::tensor_properties!(crate::emu::devices, 1);
 
     /// Kernels and formats that only GPUs with the shared memory of an H200 have.

@@ -339,13 +339,46 @@ struct Family {
     const char *name;
     void (*launch)(Job &job);
 };
+router_params router_of(Job &job) {
+    router_params p{};
+    p.n = job.random.between(1, job.value("experts"));
+    p.m = job.random.between(1, 9);
+    p.top_k = job.random.between(1, std::min(static_cast<int>(p.n), 32));
+    p.gating = job.coin() ? GATING_SIGMOID : GATING_SOFTMAX;
+    p.normalize = job.coin();
+    p.scale = 2.5f;
+    p.bias = job.floats_in(p.n);
+    p.ids = job.out<std::uint32_t>(std::size_t{p.m} * p.top_k * sizeof(std::uint32_t));
+    p.weights = job.out<float>(std::size_t{p.m} * p.top_k * sizeof(float));
+    return p;
+}
+
+void router(Job &job) {
+    router_params p = router_of(job);
+    p.k = 4 * job.random.between(1, 300);
+    p.w = job.floats_in(std::size_t{p.n} * p.k);
+    p.x = job.floats_in(std::size_t{p.m} * p.k);
+    p.logits = job.out<float>(std::size_t{p.m} * p.n * sizeof(float));
+    const int across = round_up(p.m, ROUTER_TOKENS);
+    p.arrived = job.out<std::uint32_t>(across * sizeof(std::uint32_t));
+    std::fill_n(p.arrived, across, 0u);
+    job.run(p, round_up(p.n, job.value("rows")) * across);
+}
+
+void router_choose(Job &job) {
+    router_params p = router_of(job);
+    p.logits = job.floats_in(std::size_t{p.m} * p.n);
+    job.run(p, round_up(p.m, job.value("warps")));
+}
+
 constexpr Family kFamilies[] = {
     {"copy", copy},       {"dequantize", dequantize},       {"embed", embed},
     {"reduce", reduce},   {"layer_norm", layer_norm},       {"norm_quantize", norm_quantize},
     {"quantize", quantize}, {"repack", repack},             {"linear_decode", linear_decode},
     {"linear_gemm", linear_gemm}, {"linear_gemm_wide", linear_gemm}, {"quantize_f16", quantize_f16},
     {"mma_f16", mma},     {"mma_s8", mma},                  {"linear_dot", linear},
-    {"linear_tile", linear}, {"linear_float", linear_float},
+    {"linear_tile", linear}, {"linear_float", linear_float}, {"router", router},
+    {"router_choose", router_choose},
 };
 
 const Family *family_of(const char *name) {

@@ -1,11 +1,12 @@
 //! Router: which experts a token goes to, and with which weights. All in f32.
 
+pub mod config;
 pub mod reference;
 
-use super::{expect, no_kernel, on_one_device};
-use crate::cpu;
+use super::{expect, on_one_device};
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Matrix, Tensor};
+use crate::{cpu, cuda};
 
 /// How logits become scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -39,6 +40,8 @@ pub struct Routing {
     pub weights: Tensor,
     /// `[m, n_experts]`, before the score function.
     pub logits: Tensor,
+    /// Of every four tokens of a launch on a GPU: blocks of threads that have ended. Zeros between launches.
+    pub(crate) arrived: Tensor<u32>,
 }
 
 impl Routing {
@@ -51,6 +54,7 @@ impl Routing {
             ids: Tensor::zeros(device, 0, n_experts_per_tok)?,
             weights: Tensor::zeros(device, 0, n_experts_per_tok)?,
             logits: Tensor::zeros(device, 0, n_experts)?,
+            arrived: Tensor::zeros(device, 1, config::FUSED_TOKENS.div_ceil(config::TOKENS))?,
         })
     }
 }
@@ -59,8 +63,11 @@ impl Routing {
 /// counting here only; their weights are `s`, divided by `sum + 1e-20` if `norm_topk_prob`, times the scaling factor.
 /// `w` `[1, n_experts, hidden]`, `bias` `[1, n_experts]`, `x` `[m, hidden]`; `out` is resized to `m` rows.
 ///
+/// On GPUs logits are in f32 arithmetic for up to 16 tokens of F32 weights, and else as [`linear`](super::linear::linear) has them.
+///
 /// # Errors
-/// [`Error::Shape`] if they do not fit, [`Error::Argument`] for more experts per token than there are (or none).
+/// [`Error::Shape`] if they do not fit, [`Error::Argument`] for more experts per token than there are (or none);
+/// [`Error::Unsupported`] on GPUs for more than 512 experts or 32 per token.
 pub fn router(w: &Matrix, bias: &Tensor, x: &Tensor, config: &RouterConfig, out: &mut Routing) -> Result<()> {
     let [slabs, n_experts, hidden] = w.shape();
     if slabs != 1 || hidden != x.cols() {
@@ -84,6 +91,6 @@ pub fn router(w: &Matrix, bias: &Tensor, x: &Tensor, config: &RouterConfig, out:
             out.logits.resize(x.rows())?;
             cpu::router::router(cpu, w, bias, x, config, out)
         }
-        Device::Cuda(gpu) => no_kernel("router", gpu),
+        Device::Cuda(_) => cuda::router::router(w, bias, x, config, out),
     }
 }
