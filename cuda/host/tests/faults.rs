@@ -154,7 +154,7 @@ fn refused_operations_resize_nothing() {
         let w = Matrix::new(input, Weight::from_f32([1, 4, 8], &[1.0; 32]).unwrap()).unwrap();
         let mut selection = Selection::new(output, 2).unwrap();
         top_k(&x, &[8; 3], &mut selection).unwrap_err();
-        let experts = if input.same(output) { 513 } else { 4 }; // more than kernels have room for
+        let experts = if input.name() == output.name() { 513 } else { 4 }; // more than kernels have room for
         let mut routing = Routing::new(output, experts, 2).unwrap();
         let bias = Tensor::zeros(input, 1, experts).unwrap();
         let of_router = Weight::from_f32([1, experts, 8], &vec![1.0; experts * 8]).unwrap();
