@@ -163,18 +163,7 @@ impl Gpu {
         if entry.params() != P::NAME {
             return Err(Error::argument("params", format!("{} for {entry}", entry.params()), P::NAME));
         }
-        let limit = |what: &str, needed: u32, available: u32| match needed <= available {
-            true => Ok(()),
-            false => Err(Error::Capacity {
-                what: format!("{entry} on {}: {what}", self.name()),
-                needed: needed.into(),
-                available: available.into(),
-            }),
-        };
-        for (n, max) in grid.into_iter().zip(MAX_GRID) {
-            limit("blocks in one dimension of the grid", n, max)?;
-        }
-        limit("bytes of shared memory per block", entry.smem_bytes(), self.properties().smem_per_block)?;
+        self.expect_fits(entry, grid)?;
         if grid.contains(&0) {
             return Ok(());
         }
@@ -188,6 +177,33 @@ impl Gpu {
         self.order().launched();
         self.0.launches[entry as usize].fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Finds out before a launch whether it can begin: for operations of several, of which none is to run unless all can.
+    ///
+    /// # Errors
+    /// As [`Gpu::launch`].
+    pub(crate) fn prepare(&self, entry: Entry, grid: [u32; 3]) -> Result<()> {
+        self.expect_fits(entry, grid)?;
+        if grid.contains(&0) {
+            return Ok(());
+        }
+        self.call(|runtime| runtime.prepare(entry))
+    }
+
+    fn expect_fits(&self, entry: Entry, grid: [u32; 3]) -> Result<()> {
+        let limit = |what: &str, needed: u32, available: u32| match needed <= available {
+            true => Ok(()),
+            false => Err(Error::Capacity {
+                what: format!("{entry} on {}: {what}", self.name()),
+                needed: needed.into(),
+                available: available.into(),
+            }),
+        };
+        for (n, max) in grid.into_iter().zip(MAX_GRID) {
+            limit("blocks in one dimension of the grid", n, max)?;
+        }
+        limit("bytes of shared memory per block", entry.smem_bytes(), self.properties().smem_per_block)
     }
 
     /// The kernels that were issued so far, in the order of [`Entry::ALL`], and how often: which configuration was chosen. A launch

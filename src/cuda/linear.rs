@@ -152,6 +152,7 @@ impl Launch {
             None => LinearConfig::pick(problem, sms)?,
             Some(kernel) => LinearConfig::of(kernel, problem, sms)?,
         };
+        x.gpu().prepare(config.entry, config.grid)?;
         let params = linear_params {
             w: w.blocks.as_prologue_ptr().cast(),
             x: x.as_ptr().wrapping_add(x_heads.offset),

@@ -283,6 +283,11 @@ impl Input {
             (false, None) => Config::Gemm(GemmConfig::pick(gemm, properties)?),
             (false, Some(kernel)) => Config::Gemm(GemmConfig::of(kernel, gemm, properties)?),
         };
+        let (entry, grid) = match config {
+            Config::Decode(DecodeConfig { entry, grid, .. }) => (entry, grid),
+            Config::Gemm(GemmConfig { entry, grid, .. }) => (entry, grid),
+        };
+        self.gpu.prepare(entry, [grid, 1, 1])?;
         Ok(Launch { groups, unrounded, config })
     }
 

@@ -123,6 +123,12 @@ pub trait Runtime: Send + Sync + fmt::Debug {
     /// The range lies within one live allocation.
     unsafe fn fill(&self, at: u64, byte: u8, bytes: usize) -> Result<()>;
 
+    /// Makes a kernel ready, so that its launch does not fail for want of an image or of memory for it.
+    ///
+    /// # Errors
+    /// As [`Runtime::launch`].
+    fn prepare(&self, entry: Entry) -> Result<()>;
+
     /// Issues a kernel.
     ///
     /// # Errors

@@ -67,6 +67,8 @@ pub struct Options {
     pub smem_per_block: u32,
     /// Bytes of shared memory of a multiprocessor.
     pub smem_per_sm: u32,
+    /// A family whose kernels are said not to be there.
+    pub refused: Option<&'static str>,
 }
 
 impl Default for Options {
@@ -84,6 +86,7 @@ impl Default for Options {
             compute_capability: (12, 0),
             smem_per_block: 99 << 10,
             smem_per_sm: 100 << 10,
+            refused: None,
         }
     }
 }

@@ -21,6 +21,8 @@ const STATUS: &[&str] =
 #[derive(Debug)]
 pub struct Emulator {
     properties: Properties,
+    /// A family whose kernels are said not to be there.
+    refused: Option<&'static str>,
     /// Locked for whole calls: a stream does one thing at a time.
     state: Arc<Mutex<State>>,
 }
@@ -45,7 +47,7 @@ enum Work {
 impl Emulator {
     /// A device with nothing in its memory.
     pub fn new(options: Options) -> Self {
-        let Options { seed, memory, sms, compute_capability, smem_per_block, smem_per_sm } = options;
+        let Options { seed, memory, sms, compute_capability, smem_per_block, smem_per_sm, refused } = options;
         let properties = Properties {
             name: format!("emulator, GLM5_EMU_SEED={seed}"),
             compute_capability,
@@ -63,7 +65,7 @@ impl Emulator {
             launches: 0,
             recording: None,
         };
-        Emulator { properties, state: Arc::new(Mutex::new(state)) }
+        Emulator { properties, refused, state: Arc::new(Mutex::new(state)) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -245,8 +247,20 @@ impl Runtime for Emulator {
         unsafe { self.state().issue(Work::Fill { at, byte, bytes }) }
     }
 
+    fn prepare(&self, entry: Entry) -> Result<()> {
+        match self.refused.is_some_and(|family| entry.family() == family) {
+            true => Err(Error::NoKernelImage {
+                entry: entry.name(),
+                gpu: self.properties.to_string(),
+                built_for: "another device".into(),
+            }),
+            false => Ok(()),
+        }
+    }
+
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         let Launch { entry, grid, params, overlaps } = *launch;
+        self.prepare(entry)?;
         // SAFETY: the caller's promise.
         unsafe { self.state().issue(Work::Launch { entry, grid, params: params.to_vec(), overlaps }) }
     }

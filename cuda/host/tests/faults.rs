@@ -8,11 +8,12 @@ use glm5::kernels;
 use glm5::ops::dsa_topk::{Selection, top_k};
 use glm5::ops::embedding::embedding_of;
 use glm5::ops::ffn::swiglu;
+use glm5::ops::linear::{TiledOptions, Unrounded, linear_many, linear_tiled_with, quantize};
 use glm5::ops::logits::logits;
 use glm5::ops::router::{Gating, RouterConfig, Routing, router};
-use glm5::quant::Weight;
+use glm5::quant::{GgmlType, Weight};
 use glm5::sys::{copy_params, reduce_params};
-use glm5::tensor::{Device, Matrix, Precision, Tensor};
+use glm5::tensor::{Device, Matrix, Precision, QuantizedTiles, Tensor};
 use glm5_emu::{Options, gpu};
 
 fn small() -> Gpu {
@@ -173,4 +174,47 @@ fn refused_operations_resize_nothing() {
         ];
         assert_eq!(rows, [0; 7], "{} to {}", input.name(), output.name());
     }
+}
+
+/// A kernel that is not there, or for which there is no memory, is found before any other of the call runs.
+#[test]
+fn no_kernel_runs_unless_all_can() {
+    let ones = |ty: GgmlType, n: usize| {
+        let values = vec![1.0; n * 256];
+        let bytes = match ty {
+            GgmlType::F32 => return Weight::from_f32([1, n, 256], &values).unwrap(),
+            GgmlType::F16 => [0u8, 0x3c].repeat(n * 256),
+            _ => [&[0u8, 0x3c][..], &[1; 32]].concat().repeat(n * 8),
+        };
+        Weight::new(ty, [1, n, 256], bytes.into()).unwrap()
+    };
+    let device = |refused| Device::Cuda(gpu(Options { refused: Some(refused), ..Options::default() }));
+    let absent =
+        |result: glm5::Result<()>| assert!(matches!(result, Err(Error::NoKernelImage { .. })), "{result:?}");
+
+    let d = &device("linear_float");
+    let x = Tensor::from_vec(d, 2, 256, vec![1f32; 512]).unwrap();
+    let [tiles, f16] =
+        [GgmlType::Q8_0, GgmlType::F16].map(|ty| Matrix::for_fast_linear(d, ones(ty, 6)).unwrap());
+    let mut q = QuantizedTiles::new(d, 2, 256).unwrap();
+    quantize(&x, &mut q).unwrap();
+    let [mut y, mut beside] = [0; 2].map(|_| Tensor::from_vec(d, 2, 6, vec![7f32; 12]).unwrap());
+    let unrounded = Some(Unrounded { x: &x, ws: &[&f16], ys: &mut [&mut beside] });
+    absent(linear_tiled_with(TiledOptions { unrounded, kernel: None }, &[&tiles], &mut q, &mut [&mut y]));
+    absent(linear_many(&[&tiles, &f16], &x, &mut [&mut y, &mut beside], Precision::Fast));
+    assert!([&y, &beside].iter().all(|y| y.to_vec().unwrap() == [7.0; 12]), "a refused call wrote something");
+
+    let d = &device("router_choose");
+    let x = Tensor::from_vec(d, 40, 256, vec![1f32; 40 * 256]).unwrap();
+    let (w, bias) = (Matrix::new(d, ones(GgmlType::F32, 6)).unwrap(), Tensor::zeros(d, 1, 6).unwrap());
+    let mut routing = Routing::new(d, 6, 2).unwrap();
+    let config = RouterConfig {
+        n_experts_per_tok: 2,
+        gating: Gating::Sigmoid,
+        norm_topk_prob: true,
+        routed_scaling_factor: 1.0,
+    };
+    let launches = d.gpu().unwrap().launches();
+    absent(router(&w, &bias, &x, &config, &mut routing));
+    assert_eq!((routing.logits.rows(), d.gpu().unwrap().launches()), (0, launches));
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use glm5::cuda::Gpu;
 use glm5::cuda::runtime::{Launch, Memory, Properties, Recorded, Runtime};
+use glm5::kernels::Entry;
 use glm5::ops::norm::{layer_norm, rms_norm};
 use glm5::tensor::{Device, Tensor};
 use glm5::{Error, Result};
@@ -68,6 +69,9 @@ impl Runtime for Watched {
     unsafe fn fill(&self, at: u64, byte: u8, bytes: usize) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.emulator.fill(at, byte, bytes) }
+    }
+    fn prepare(&self, entry: Entry) -> Result<()> {
+        self.emulator.prepare(entry)
     }
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         if self.seen.full.load(Ordering::SeqCst) {

@@ -293,6 +293,10 @@ impl Runtime for Driver {
         self.call("fill", || unsafe { result::memset_d8_async(at, byte, bytes, self.core.stream) })
     }
 
+    fn prepare(&self, entry: Entry) -> Result<()> {
+        self.modules.function(entry).map(drop)
+    }
+
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         let Launch { entry, grid, params, overlaps } = *launch;
         let function = self.modules.function(entry)?;
