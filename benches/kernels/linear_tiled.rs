@@ -101,9 +101,9 @@ impl Reference {
     fn compare(&self, name: &str, y: &Tensor, format: ActivationFormat) {
         let ([m, n], k) = (y.shape(), self.k);
         let compared = COMPARED.min(m);
-        // Int8: the sums of blocks that minimums multiply are good to 2^-17. F16: matrix units cut sums off, and weights of some
-        // types are rounded to 11 bits.
-        let exact = matches!(self.ty, GgmlType::Q4_K | GgmlType::Q5_K);
+        // Int8: the sums of blocks that minimums multiply are good to 2^-17. F16: matrix units cut sums off, and weights of Q6_K
+        // are rounded to 11 bits.
+        let exact = self.ty != GgmlType::Q6_K;
         let (rounded, allowed) = match format {
             ActivationFormat::Int8 => (&self.rounded[0], 1e-5),
             ActivationFormat::F16 => (&self.rounded[1], if exact { 5e-5 } else { 5e-4 }),

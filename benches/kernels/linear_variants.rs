@@ -203,7 +203,7 @@ fn compare(name: &str, got: &[f32], want: &[f64], m: usize) {
         let want = |j: usize| want[t * DISTINCT + j % DISTINCT];
         let length = |v: &dyn Fn(usize) -> f64| (0..n).map(|j| v(j).powi(2)).sum::<f64>().sqrt();
         let (off, of) = (length(&|j| f64::from(got[j]) - want(j)), length(&want));
-        // What f16 does to weights of some types, and SwiGLU has a product of two.
+        // What f16 does to weights of Q6_K, and SwiGLU has a product of two.
         assert!(off <= 1e-3 * of, "{name}: token {t} is off by {:e}", off / of);
     }
 }

@@ -2,7 +2,7 @@
 //
 // Sums are in units of the row (half.cuh), which change from tile to tile or from block to block: what is there is first divided by the
 // new unit. So matrix instructions add to the sums themselves, and no scale is applied to products. With a unit for 256 columns that
-// costs nothing; with one for 32 it is two more instructions for each of the matrix units, 5 to 8 % of the time.
+// costs nothing; with one for 32 it is two more instructions for each of the matrix units, 4 to 8 % of the time.
 #pragma once
 #include "half.cuh"
 

@@ -6,14 +6,15 @@
 //
 //   kMins                                whether there are minimums
 //   kUnitOfBlock                         whether u is that of a block
-//   fragments<j>(tile, c, lane, s, a)    registers of A for both halves of block 2 c + j; s of rows g and g + 8
-// of a block:
-//   unit_of<j>(tile, c, row, s)          u of block 2 c + j, never zero: of a block of zeros a is zero, by s
-// of a row:
+//   scale                                what is known of the scale of a block
+//   fragments<j>(tile, c, lane, s, a)    registers of A for both halves of block 2 c + j; scales s of rows g and g + 8
+// With a unit of the block:
+//   unit_of<j>(tile, c, row, s)          u of block 2 c + j, never zero, and its scale: of a block of zeros a is zero
+// With one of the row:
 //   row, load(tile, r)                   what a row has besides its quants
 //   unit(row)                            u; never zero: of a row of zeros a is zero
 //   own, prepare(row, t)                 scales of blocks 2 t and 2 t + 1 as f16, twice in a register; t numbers the lanes of a row
-//   scale, scale_of<j>(own, c, lane, s)  those of block 2 c + j, from the lane that has them
+//   scale_of<j>(own, c, lane, s)         that of block 2 c + j, from the lane that has it
 //   mins(row, t)                         minimums of blocks 2 t and 2 t + 1
 //   minimum(row)                         v
 //

@@ -218,3 +218,31 @@ fn no_kernel_runs_unless_all_can() {
     absent(router(&w, &bias, &x, &config, &mut routing));
     assert_eq!((routing.logits.rows(), d.gpu().unwrap().launches()), (0, launches));
 }
+
+/// Activations, weights and outputs of unrounded matrices may not lie on another GPU.
+#[test]
+fn unrounded_matrices_lie_on_one_gpu() {
+    let [here, there] = [0; 2].map(|_| Device::Cuda(gpu(Options::default())));
+    let float = |d: &Device| Matrix::new(d, Weight::from_f32([1, 6, 256], &[1.0; 6 * 256]).unwrap()).unwrap();
+    let blocks = [&[0u8, 0x3c][..], &[1; 32]].concat().repeat(6 * 8);
+    let w = Weight::new(GgmlType::Q8_0, [1, 6, 256], blocks.into()).unwrap();
+    let w = Matrix::for_fast_linear(&here, w).unwrap();
+    let ones = |d: &Device| Tensor::from_vec(d, 2, 256, vec![1f32; 512]).unwrap();
+    let out = |d: &Device| Tensor::from_vec(d, 2, 6, vec![7f32; 12]).unwrap();
+    let mut q = QuantizedTiles::new(&here, 2, 256).unwrap();
+    quantize(&ones(&here), &mut q).unwrap();
+    for moved in 0..4 {
+        let [x, f, y] = [0, 1, 2].map(|part| if part == moved { &there } else { &here });
+        let (x, f, mut beside, mut y) = (ones(x), float(f), out(y), out(&here));
+        let unrounded = Some(Unrounded { x: &x, ws: &[&f], ys: &mut [&mut beside] });
+        let result =
+            linear_tiled_with(TiledOptions { unrounded, kernel: None }, &[&w], &mut q, &mut [&mut y]);
+        if moved == 3 {
+            result.unwrap();
+            assert_eq!(beside.to_vec().unwrap(), [256.0; 12]);
+        } else {
+            assert!(matches!(result, Err(Error::Unsupported { .. })), "{moved}: {result:?}");
+            assert!([y, beside].iter().all(|y| y.to_vec().unwrap() == [7.0; 12]), "{moved}");
+        }
+    }
+}

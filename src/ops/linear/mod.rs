@@ -111,8 +111,9 @@ pub struct TiledOptions<'a> {
 }
 
 /// Matrices in blocks that take the activations as they were before they were rounded: `ys[i] = ws[i] x`, as [`linear`] with
-/// [`Precision::Exact`] has it. For up to 16 tokens those of F32, such as a router's or the indexer's weights, are in the launch of
-/// matrices in tiles as far as that has room, of four matrices in all, and in plain f32 arithmetic; others are launches of their own.
+/// [`Precision::Exact`] has it. Those of F32, such as a router's or the indexer's weights, are in the launch of matrices in tiles, and in
+/// plain f32 arithmetic, where that is one of `linear_decode`: up to 16 tokens on int8 activations, up to 8 of very many rows. It has room
+/// for four matrices in all. Others are launches of their own.
 #[derive(Debug)]
 pub struct Unrounded<'a> {
     /// `[m, k]`
