@@ -38,7 +38,7 @@ macro_rules! linear_tiled_properties {
         waits_for_earlier_kernels, many_share_their_activations, rounded_heads_are_multiplied_alike, no_tokens_are_no_work,
         refuses_what_does_not_fit, refuses_heads_that_do_not_fit, rows_of_f32_join_every_kernel, rows_of_f32_are_not_rounded,
         what_cannot_join_is_a_launch_of_its_own, rows_of_f32_find_a_launch, rows_of_f32_wait_for_earlier_kernels,
-        refuses_rows_of_f32_that_do_not_fit }
+        refuses_rows_of_f32_that_do_not_fit, scales_may_be_of_any_size }
     };
 }
 pub(crate) use linear_tiled_properties;

@@ -29,6 +29,31 @@ pub fn listed_kernels_run(devices: &[Device]) {
     }
 }
 
+/// Scales of blocks that are zero, of either sign, subnormal and as large as can be, next to each other in a row; quants of a block whose
+/// scale is zero count for nothing.
+pub fn scales_may_be_of_any_size(devices: &[Device]) {
+    const SCALES: [u16; 8] = [0, 0x3c00, 0x8001, 0x8000, 0x7bff, 0xb000, 0x0001, 0x2e66];
+    let (n, k) = (35, 512);
+    for ty in tiles::TYPES {
+        let mut bytes = weight(ty, n, k, 5).bytes().to_vec();
+        let at = if ty == GgmlType::Q6_K { 208 } else { 0 };
+        for (i, block) in bytes.chunks_mut(ty.block_bytes()).enumerate() {
+            // All of a row of the same scale, and all in turn.
+            let row = i / (k / ty.block_elems());
+            let scale = SCALES[if row < SCALES.len() { row } else { i * 7 + row } % SCALES.len()];
+            block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        }
+        let w = Weight::new(ty, [1, n, k], bytes.into()).unwrap();
+        for (m, format) in [3, 20].into_iter().flat_map(|m| FORMATS.map(|format| (m, format))) {
+            let x = Rng(m as u64).normals(m * k);
+            let (want, off) = specified(&w, &x, format);
+            for d in devices {
+                close("y", &run(d, &w, &x, Some(format)).unwrap(), &want, |i| off[i]).unwrap();
+            }
+        }
+    }
+}
+
 /// More rows than blocks of threads: each goes on to a second and to further row tiles. The kernel that is chosen is the first that is
 /// listed; for more than 8 tokens and so many rows it is `linear_gemm`.
 pub fn rows_for_many_rounds(devices: &[Device]) {
