@@ -18,7 +18,8 @@ macro_rules! router_properties {
         $crate::suites::properties! { router, $devices, $cases;
         router_is_the_reference(case), equal_scores_go_to_lower_indices(case);
         bias_of_real_checkpoints_is_kept_in_f32, tiny_scores_beside_a_bias_give_distinct_experts,
-        follows_a_hand_computed_example, stays_distinct_with_nan, refuses_what_does_not_fit }
+        follows_a_hand_computed_example, stays_distinct_with_nan, a_score_that_is_nan_comes_last,
+        a_routing_is_used_again, refuses_what_does_not_fit }
     };
 }
 pub(crate) use router_properties;
@@ -231,6 +232,44 @@ pub fn stays_distinct_with_nan(devices: &[Device]) {
             let (ids, _) = run(d, &w, &[0.1; 16], &x, &GLM5).unwrap();
             let distinct: BTreeSet<u32> = ids.iter().copied().filter(|e| *e < 16).collect();
             assert_eq!(distinct.len(), 8, "{bad}: {ids:?}");
+        }
+    }
+}
+
+/// One broken expert is chosen when there is no other, in its turn among those of -inf.
+pub fn a_score_that_is_nan_comes_last(devices: &[Device]) {
+    let (n, hidden) = (16, 32);
+    let mut values = Rng(4).normals(n * hidden);
+    values[3 * hidden..4 * hidden].fill(f32::NAN);
+    let w = Weight::from_f32([1, n, hidden], &values).unwrap();
+    let mut bias = vec![0.5; n];
+    bias[2] = f32::NEG_INFINITY;
+    bias[9] = f32::NEG_INFINITY;
+    for (d, k) in devices.iter().flat_map(|d| [8, 13, 14, 16].map(|k| (d, k))) {
+        let config = RouterConfig { n_experts_per_tok: k, ..GLM5 };
+        let (ids, _) = run(d, &w, &bias, &Rng(k as u64).normals(2 * hidden), &config).unwrap();
+        for ids in ids.chunks(k) {
+            let last: Vec<u32> = ids.iter().copied().skip(n - 3).collect();
+            assert_eq!(last, [2, 3, 9][..k.saturating_sub(n - 3)], "{}: {ids:?}", d.name());
+            assert!(ids.iter().take(n - 3).all(|e| ![2, 3, 9].contains(e)), "{}: {ids:?}", d.name());
+        }
+    }
+}
+
+/// Step after step into one result: nothing of an earlier one is left, whatever its number of tokens.
+pub fn a_routing_is_used_again(devices: &[Device]) {
+    let (n, hidden) = (40, 64);
+    let (w, bias) = (random_weight(GgmlType::F32, 1, n, hidden, 2), vec![0.5; n]);
+    for d in devices {
+        let (w_there, bias_there) = (matrix(d, &w), tensor(d, n, &bias));
+        let mut out = Routing::new(d, n, GLM5.n_experts_per_tok).unwrap();
+        for (step, m) in [3usize, 3, 16, 1, 40, 9, 16].into_iter().enumerate() {
+            let x = Rng(step as u64).normals(m * hidden);
+            router(&w_there, &bias_there, &tensor(d, hidden, &x), &GLM5, &mut out).unwrap();
+            let (ids, weights) = (out.ids.to_vec().unwrap(), host(&out.weights));
+            check_choice(&ids, &weights, &host(&out.logits), &bias, &GLM5).unwrap();
+            let alone = run(d, &w, &bias, &x, &GLM5).unwrap();
+            assert_eq!((ids, weights), (alone.0, alone.1.0), "step {step}");
         }
     }
 }
