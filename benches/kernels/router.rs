@@ -2,6 +2,7 @@
 //! read of that size, or the f32 products over the f16 rate of the matrix units.
 
 use criterion::Criterion;
+use glm5::ops::linear::reference::linear;
 use glm5::ops::router::{Gating, RouterConfig, Routing, reference, router};
 use glm5::quant::Weight;
 use glm5::tensor::Matrix;
@@ -43,8 +44,15 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
         let mut out = Routing::new(&bench.device, n, CONFIG.n_experts_per_tok).unwrap();
         router(&sets[0], &bias, &x, &CONFIG, &mut out).unwrap();
         let logits = out.logits.to_vec().unwrap();
+        for t in [0, m - 1] {
+            let want = linear(&few, &values[t % DISTINCT * k..][..k], DISTINCT, k).unwrap();
+            let off = |j: usize| (f64::from(logits[t * n + j]) - want[j % DISTINCT]).abs();
+            assert!((0..n).all(|j| off(j) < 1e-5), "{}: logits of token {t}", name(m));
+        }
         let want = reference::route(&logits, &biases, &CONFIG).unwrap();
         assert!(out.ids.to_vec().unwrap() == want.ids, "{}: other experts", name(m));
+        let weights = out.weights.to_vec().unwrap();
+        assert!(weights.iter().zip(&want.weights).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-5));
 
         let mut launch = |i: usize| router(&sets[i], &bias, &x, &CONFIG, &mut out);
         let operations = Some(2 * (m * n * k) as u64);

@@ -99,6 +99,13 @@ pub(crate) fn linear_by(
     Launch::new(w, x, x_part, y, y_part, round(w, precision, ROUND_INT8)?, Some(kernel))?.run(x)
 }
 
+/// Finds out whether the exact product of a matrix in blocks can be launched.
+pub(crate) fn prepare(w: &Matrix, x: &Tensor) -> Result<()> {
+    let gpu = x.cuda()?.gpu();
+    let config = LinearConfig::pick(problem(w, x, Heads::one(0, w.cols()))?, gpu.properties().sms)?;
+    gpu.prepare(config.entry, config.grid)
+}
+
 /// The kernels that could multiply a matrix in blocks, the one that is chosen first.
 pub(crate) fn kernels(w: &Matrix, x: &Tensor) -> Result<Vec<Entry>> {
     let sms = x.cuda()?.gpu().properties().sms;

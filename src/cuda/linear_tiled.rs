@@ -25,7 +25,7 @@ use crate::tensor::{
 const F16_TOKENS: usize = 32;
 
 /// How the activations of `rows` tokens are rounded. Int8 as far as `linear_decode` goes, near the rate of memory; for more tokens
-/// f16 is about as fast on an H200, with a fifteenth to a twentieth of the error, and by its instructions half as fast on sm_120,
+/// f16 is about as fast on an H200, with a twentieth of the error or less, and by its instructions half as fast on sm_120,
 /// which was not measured.
 pub(crate) fn format(gpu: &Gpu, rows: usize) -> ActivationFormat {
     let (major, _) = gpu.properties().compute_capability;
@@ -370,7 +370,11 @@ fn run(
         input.gpu.with(values)?;
         holds("linear", values, input.m * input.k)?;
         for (w, y) in ws.iter().zip(ys) {
-            if guests.len() < room && w.cuda()?.ty == GgmlType::F32 && input.k.is_multiple_of(4) {
+            if guests.len() < room
+                && w.cuda()?.ty == GgmlType::F32
+                && input.k > 0
+                && input.k.is_multiple_of(4)
+            {
                 guests.push(Group::unrounded(&input.gpu, w, y, input.m)?);
             } else {
                 alone.push(linear::Launch::unrounded(w, x, y)?);

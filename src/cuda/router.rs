@@ -26,15 +26,15 @@ pub(crate) fn router(
     holds("router", &blocks.blocks, n * row_bytes(blocks, k)?)?;
     holds("router", values, m * k)?;
     holds("router", bias, n)?;
-    let is_float = blocks.ty == GgmlType::F32 && k.is_multiple_of(4);
+    let is_float = blocks.ty == GgmlType::F32 && k > 0 && k.is_multiple_of(4);
     let problem = RouterProblem { m, n_experts: n, n_experts_per_tok: config.n_experts_per_tok, is_float };
     let Config { entry, grid, fused } = Config::pick(problem)?;
     gpu.prepare(entry, [grid, 1, 1])?;
-    let (m, k) = (count("tokens", m)?, count("inputs", k)?);
-    for rows in [&mut out.logits, &mut out.weights] {
-        rows.resize(x.rows())?;
+    if !fused {
+        linear::prepare(w, x)?;
     }
-    out.ids.resize(x.rows())?;
+    let (m, k) = (count("tokens", m)?, count("inputs", k)?);
+    out.resize(x.rows())?;
     if m == 0 {
         return Ok(());
     }

@@ -19,7 +19,7 @@ macro_rules! router_properties {
         router_is_the_reference(case), equal_scores_go_to_lower_indices(case);
         bias_of_real_checkpoints_is_kept_in_f32, tiny_scores_beside_a_bias_give_distinct_experts,
         follows_a_hand_computed_example, stays_distinct_with_nan, a_score_that_is_nan_comes_last,
-        a_routing_is_used_again, refuses_what_does_not_fit }
+        a_routing_is_used_again, rows_of_any_length_are_added_up, refuses_what_does_not_fit }
     };
 }
 pub(crate) use router_properties;
@@ -252,6 +252,22 @@ pub fn a_score_that_is_nan_comes_last(devices: &[Device]) {
             let last: Vec<u32> = ids.iter().copied().skip(n - 3).collect();
             assert_eq!(last, [2, 3, 9][..k.saturating_sub(n - 3)], "{}: {ids:?}", d.name());
             assert!(ids.iter().take(n - 3).all(|e| ![2, 3, 9].contains(e)), "{}: {ids:?}", d.name());
+        }
+    }
+}
+
+/// Logits of rows for which warps have several rounds, and none; as wide as GLM-5's.
+pub fn rows_of_any_length_are_added_up(devices: &[Device]) {
+    let (n, config) = (7, RouterConfig { n_experts_per_tok: 2, ..GLM5 });
+    for (hidden, m) in [4, 100, 1540, 3076, 6144].into_iter().flat_map(|hidden| [1, 5].map(|m| (hidden, m))) {
+        let w = random_weight(GgmlType::F32, 1, n, hidden, hidden as u64);
+        let x = Rng(m as u64).normals(m * hidden);
+        let all = values(&w);
+        let (want, sums) = (linear(&all, &x, n, hidden).unwrap(), magnitudes(&all, &x, hidden));
+        for d in devices {
+            let (ids, (weights, logits)) = run(d, &w, &[0.5; 7], &x, &config).unwrap();
+            close("logits", &logits, &want, |i| sum_slack(hidden, sums[i])).unwrap();
+            check_choice(&ids, &weights, &logits, &[0.5; 7], &config).unwrap();
         }
     }
 }

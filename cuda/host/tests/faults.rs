@@ -204,19 +204,34 @@ fn no_kernel_runs_unless_all_can() {
     absent(linear_many(&[&tiles, &f16], &x, &mut [&mut y, &mut beside], Precision::Fast));
     assert!([&y, &beside].iter().all(|y| y.to_vec().unwrap() == [7.0; 12]), "a refused call wrote something");
 
-    let d = &device("router_choose");
-    let x = Tensor::from_vec(d, 40, 256, vec![1f32; 40 * 256]).unwrap();
-    let (w, bias) = (Matrix::new(d, ones(GgmlType::F32, 6)).unwrap(), Tensor::zeros(d, 1, 6).unwrap());
-    let mut routing = Routing::new(d, 6, 2).unwrap();
     let config = RouterConfig {
         n_experts_per_tok: 2,
         gating: Gating::Sigmoid,
         norm_topk_prob: true,
         routed_scaling_factor: 1.0,
     };
-    let launches = d.gpu().unwrap().launches();
-    absent(router(&w, &bias, &x, &config, &mut routing));
-    assert_eq!((routing.logits.rows(), d.gpu().unwrap().launches()), (0, launches));
+    for refused in ["router_choose", "linear_float"] {
+        let d = &device(refused);
+        let x = Tensor::from_vec(d, 40, 256, vec![1f32; 40 * 256]).unwrap();
+        let (w, bias) = (Matrix::new(d, ones(GgmlType::F32, 6)).unwrap(), Tensor::zeros(d, 1, 6).unwrap());
+        let mut routing = Routing::new(d, 6, 2).unwrap();
+        let launches = d.gpu().unwrap().launches();
+        absent(router(&w, &bias, &x, &config, &mut routing));
+        let rows = routing.logits.rows() + routing.ids.rows() + routing.weights.rows();
+        assert_eq!((rows, d.gpu().unwrap().launches()), (0, launches));
+    }
+    // What is of another GPU inside.
+    let (here, there) = (device("copy"), device("copy"));
+    let x = Tensor::from_vec(&here, 1, 256, vec![1f32; 256]).unwrap();
+    let (w, bias) =
+        (Matrix::new(&here, ones(GgmlType::F32, 6)).unwrap(), Tensor::zeros(&here, 1, 6).unwrap());
+    let (mut of_here, mut of_there) =
+        (Routing::new(&here, 6, 2).unwrap(), Routing::new(&there, 6, 2).unwrap());
+    of_there.ids = Tensor::zeros(&here, 0, 2).unwrap();
+    of_there.weights = Tensor::zeros(&here, 0, 2).unwrap();
+    of_there.logits = Tensor::zeros(&here, 0, 6).unwrap();
+    assert!(matches!(router(&w, &bias, &x, &config, &mut of_there), Err(Error::Unsupported { .. })));
+    router(&w, &bias, &x, &config, &mut of_here).unwrap();
 }
 
 /// Activations, weights and outputs of unrounded matrices may not lie on another GPU.

@@ -57,6 +57,28 @@ impl Routing {
             arrived: Tensor::zeros(device, 1, config::FUSED_TOKENS.div_ceil(config::TOKENS))?,
         })
     }
+
+    /// All of `rows` rows, or as before.
+    fn resize_all(&mut self, rows: usize) -> Result<()> {
+        self.ids.resize(rows)?;
+        self.weights.resize(rows)?;
+        self.logits.resize(rows)
+    }
+
+    /// Changes the number of rows.
+    ///
+    /// # Errors
+    /// As [`Tensor::resize`]; nothing is changed then.
+    pub(crate) fn resize(&mut self, rows: usize) -> Result<()> {
+        let before = [self.ids.rows(), self.weights.rows(), self.logits.rows()];
+        self.resize_all(rows).inspect_err(|_| {
+            // Those that have grown become smaller again, for which there is memory.
+            let [ids, weights, logits] = before;
+            _ = self.ids.resize(ids);
+            _ = self.weights.resize(weights);
+            _ = self.logits.resize(logits);
+        })
+    }
 }
 
 /// Scores `s = gating(w x)`; the experts with the largest `s + bias` are chosen (ties: lower index first, NaN as `-inf`), the bias
@@ -83,12 +105,11 @@ pub fn router(w: &Matrix, bias: &Tensor, x: &Tensor, config: &RouterConfig, out:
         return Err(Error::shape("router", format!("room for {k} of {n_experts} experts"), got));
     }
     let [ids, weights, logits] = [out.ids.device(), out.weights.device(), out.logits.device()];
-    on_one_device("router", &[x.device(), w.device(), bias.device(), ids, weights, logits])?;
+    let arrived = out.arrived.device();
+    on_one_device("router", &[x.device(), w.device(), bias.device(), ids, weights, logits, arrived])?;
     match x.device() {
         Device::Cpu(cpu) => {
-            out.ids.resize(x.rows())?;
-            out.weights.resize(x.rows())?;
-            out.logits.resize(x.rows())?;
+            out.resize(x.rows())?;
             cpu::router::router(cpu, w, bias, x, config, out)
         }
         Device::Cuda(_) => cuda::router::router(w, bias, x, config, out),

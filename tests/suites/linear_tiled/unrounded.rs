@@ -89,7 +89,16 @@ pub fn rows_of_f32_are_the_reference(devices: &[Device], c: FloatCase) -> TestCa
         let of_float: Vec<Matrix> = beside.iter().map(|w| matrix(d, w)).collect();
         let (ws, of_float): (Vec<_>, Vec<_>) = (ws.iter().collect(), of_float.iter().collect());
         let q = &mut rounded_on(d, &x, k, None);
-        let [_, of_float] = run_beside(None, &ws, &of_float, (&tensor(d, k, &x), q), glu);
+        let [ys, of_float] = run_beside(None, &ws, &of_float, (&tensor(d, k, &x), q), glu);
+        if glu {
+            let (want, off) = specified_swiglu(&weights[0], &weights[1], &x, q.format());
+            close("y", &ys[0], &want, |i| off[i]).unwrap();
+        } else {
+            for (w, y) in weights.iter().zip(&ys) {
+                let (want, off) = specified(w, &x, q.format());
+                close("y", y, &want, |i| off[i]).unwrap();
+            }
+        }
         Ok(of_float.concat())
     })?;
     let mut at = 0;
