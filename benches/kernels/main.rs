@@ -3,7 +3,8 @@
 //! `GLM5_REQUIRE_GPU=1` it fails then.
 //!
 //! `cargo bench --features cuda --bench kernels [-- norm]` takes the rows whose name, `group/row`, holds the word. With
-//! `GLM5_BENCH_OUT` the results go to that file too, as lines of JSON. The whole table of 925 rows took 102 s on an H200.
+//! `GLM5_BENCH_OUT` the results go to that file too, as lines of JSON. The whole table has 894 rows; 925 of an earlier one took
+//! 102 s on an H200.
 //!
 //! A time is that of a graph of launches, divided by their number, so it includes the edge between two kernels. Buffers
 //! rotate over four times the L2 cache unless a row says `L2-warm`. Nothing is timed before its output was compared.
