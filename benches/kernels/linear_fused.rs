@@ -98,16 +98,15 @@ impl Case {
         };
         let blocks = random_blocks(ty, DISTINCT * k / ty.block_elems(), false, 1);
         let row = blocks.len() / DISTINCT;
-        let weights: Vec<Weight> = ns
+        let mut weights: Vec<Weight> = ns
             .iter()
             .map(|n| Weight::new(ty, [slabs, *n, k], repeated(&blocks, slabs * n * row).into()).unwrap())
             .collect();
-        // Behind the others, and with the same values.
-        let mut weights = weights;
         let mut w = vec![0.0; DISTINCT * k];
         dequantize(ty, &blocks, &mut w).unwrap();
         let float = few(float);
         if float > 0 {
+            // Behind the others, and with the same values.
             let values: Vec<f32> = w.iter().copied().cycle().take(float * k).collect();
             weights.push(Weight::from_f32([1, float, k], &values).unwrap());
         }

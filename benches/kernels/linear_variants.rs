@@ -120,21 +120,10 @@ impl Case<'_> {
                     continue;
                 }
                 let mut launch = |ws: &[Matrix], ys: &mut [Tensor]| match (ws, ys) {
-                    ([gate, up], [y]) if glu => swiglu_tiled_with(
-                        TiledOptions { kernel: Some(kernel), ..TiledOptions::default() },
-                        gate,
-                        up,
-                        &mut q,
-                        y,
-                    ),
+                    ([gate, up], [y]) if glu => swiglu_tiled_with(by(kernel), gate, up, &mut q, y),
                     (ws, ys) => {
                         let mut ys: Vec<&mut Tensor> = ys.iter_mut().collect();
-                        linear_tiled_with(
-                            TiledOptions { kernel: Some(kernel), ..TiledOptions::default() },
-                            &ws.iter().collect::<Vec<_>>(),
-                            &mut q,
-                            &mut ys,
-                        )
+                        linear_tiled_with(by(kernel), &ws.iter().collect::<Vec<_>>(), &mut q, &mut ys)
                     }
                 };
                 launch(&sets_of_ws[0], &mut sets_of_ys[0]).unwrap();
@@ -195,6 +184,10 @@ fn expected(ty: GgmlType, few: &[u8], xs: &[f32], k: usize, glu: bool, format: A
     };
     let y = reference::linear(&w, &x, DISTINCT, k).unwrap();
     if glu { glm5::ops::ffn::reference::swiglu(&y, &y).unwrap() } else { y }
+}
+
+fn by<'a>(kernel: Entry) -> TiledOptions<'a> {
+    TiledOptions { kernel: Some(kernel), ..TiledOptions::default() }
 }
 
 fn compare(name: &str, got: &[f32], want: &[f64], m: usize) {

@@ -176,7 +176,7 @@ template <class Tile> struct half_d8 {
         s = d != 0.f;
         return s ? d : 1.f;
     }
-    // s (q + kOffset) as an f16 times 1 / kTimes from kTimes q + 1024.
+    // q + kOffset as an f16, from 1024 + kTimes q; zero of a block without a scale.
     template <int kOffset, int kTimes> struct affine {
         uint32_t mul, add;
         INTRIN explicit affine(scale s) : mul(s ? one() : 0), add(s ? f16x2_of<kOffset - 1024 / kTimes>() : 0) {}

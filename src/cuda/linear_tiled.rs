@@ -318,7 +318,7 @@ impl Input {
                 let (x, k) = (x_tiles.cast(), self.k as u32);
                 let params = linear_decode_params { groups, n_groups, m, x, x_f32, k_tiles, k, blocks };
                 // SAFETY: w and x have the tiles and values that the params say and y has `m` rows of `n` values, as was checked;
-                // the kernel is one of the type, for as many tokens. Buffers are aligned to 256, and `k` is a multiple of 32.
+                // the kernel is one of the type, for as many tokens. Buffers are aligned to 256, and with F32 `k` is a multiple of 4.
                 unsafe { self.gpu.launch(entry, [grid, 1, 1], &params) }
             }
             Config::Gemm(GemmConfig { entry, grid, cut }) => {

@@ -261,3 +261,22 @@ fn unrounded_matrices_lie_on_one_gpu() {
         }
     }
 }
+
+/// The last of a result's parts has no room: the others are as they were.
+#[test]
+fn a_routing_without_room_is_as_before() {
+    let d = Device::Cuda(small());
+    let (m, n) = (600, 512);
+    let x = Tensor::from_vec(&d, m, 8, vec![1f32; m * 8]).unwrap();
+    let w = Matrix::new(&d, Weight::from_f32([1, n, 8], &vec![1.0; n * 8]).unwrap()).unwrap();
+    let config = RouterConfig {
+        n_experts_per_tok: 2,
+        gating: Gating::Sigmoid,
+        norm_topk_prob: true,
+        routed_scaling_factor: 1.0,
+    };
+    let mut routing = Routing::new(&d, n, 2).unwrap();
+    let result = router(&w, &Tensor::zeros(&d, 1, n).unwrap(), &x, &config, &mut routing);
+    assert!(matches!(result, Err(Error::OutOfMemory { .. })), "{result:?}");
+    assert_eq!([routing.ids.rows(), routing.weights.rows(), routing.logits.rows()], [0; 3]);
+}

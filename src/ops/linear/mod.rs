@@ -124,9 +124,10 @@ pub struct Unrounded<'a> {
     pub ys: &'a mut [&'a mut Tensor],
 }
 
-impl Unrounded<'_> {
+impl TiledOptions<'_> {
+    /// Fails unless what is unrounded fits an input of `shape`.
     fn expect(&self, op: &'static str, shape: [usize; 2]) -> Result<()> {
-        let Unrounded { x, ws, ys } = self;
+        let Some(Unrounded { x, ws, ys }) = &self.unrounded else { return Ok(()) };
         if x.shape() != shape {
             return Err(Error::shape(op, format!("unrounded x {shape:?}"), format!("{:?}", x.shape())));
         }
@@ -166,9 +167,7 @@ pub fn linear_tiled_with(
         expect_tiled(OP, w, x)?;
         expect(OP, "y", y, x.shape()[0], w.rows())?;
     }
-    if let Some(unrounded) = &options.unrounded {
-        unrounded.expect(OP, x.shape())?;
-    }
+    options.expect(OP, x.shape())?;
     cuda::linear_tiled::linear_tiled(ws, x, ys, options)
 }
 
@@ -202,9 +201,7 @@ pub fn swiglu_tiled_with(
         return Err(Error::unsupported(format!("gate {gate_ty} and up {up_ty}"), "both must be of one type"));
     }
     expect(OP, "y", y, x.shape()[0], gate.rows())?;
-    if let Some(unrounded) = &options.unrounded {
-        unrounded.expect(OP, x.shape())?;
-    }
+    options.expect(OP, x.shape())?;
     cuda::linear_tiled::swiglu_tiled(gate, up, x, y, options)
 }
 

@@ -58,7 +58,7 @@ impl Routing {
         })
     }
 
-    /// All of `rows` rows, or as before.
+    /// One after the other: if one fails, those before it have changed.
     fn resize_all(&mut self, rows: usize) -> Result<()> {
         self.ids.resize(rows)?;
         self.weights.resize(rows)?;
