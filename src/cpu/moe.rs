@@ -8,6 +8,7 @@ use super::rect::Rect;
 use super::{Cpu, simd};
 use crate::error::Result;
 use crate::ops::ffn::Ffn;
+use crate::ops::moe::MoeOptions;
 use crate::ops::router::Routing;
 use crate::quant::Weight;
 use crate::tensor::{Precision, Tensor};
@@ -49,8 +50,10 @@ pub(crate) fn ffn(cpu: &Cpu, w: &Ffn, x: &Tensor, y: &mut Tensor, precision: Pre
     })
 }
 
+#[allow(clippy::too_many_arguments)] // those of the operation
 pub(crate) fn moe(
     cpu: &Cpu,
+    options: &MoeOptions,
     experts: &Ffn,
     shared: Option<&Ffn>,
     x: &Tensor,
@@ -62,27 +65,32 @@ pub(crate) fn moe(
     let (ids, weights) = (routing.ids.cpu()?, routing.weights.cpu()?);
     let blocks = Blocks::new(experts)?;
     let shared = shared.map(Blocks::new).transpose()?;
+    // Those that are not in the stack take no part: not even their weights, which may be NaN.
+    let slab = |id: u32| options.slab(id, experts.slabs());
     if m == 1 {
         let mut groups = [const { 0 }; MAX_GROUPS].map(|_| Group { w: blocks, slab: 0, pairs: 0..1 });
         let mut factors = [1.0; MAX_GROUPS];
         if k < MAX_GROUPS {
-            for (i, (id, w)) in ids.iter().zip(weights).enumerate() {
-                groups[i] = Group { w: blocks, slab: *id as usize, pairs: 0..1 };
-                factors[i] = *w;
+            let mut n = 0;
+            for (slab, w) in ids.iter().zip(weights).filter_map(|(id, w)| Some((slab(*id)?, w))) {
+                groups[n] = Group { w: blocks, slab, pairs: 0..1 };
+                factors[n] = *w;
+                n += 1;
             }
-            groups[k].w = shared.unwrap_or(blocks);
-            let n = k + shared.is_some() as usize;
+            groups[n].w = shared.unwrap_or(blocks);
+            n += shared.is_some() as usize;
             return one_token(cpu, &groups[..n], &factors[..n], x.cpu()?, y.cpu_mut()?, precision);
         }
     }
     let fast = precision == Precision::Fast;
     let (hidden, ff) = (experts.hidden(), experts.ff());
-    let order = Order::new(ids, experts.slabs());
+    let order = Order::new(ids, slab, experts.slabs());
     let groups: Vec<Group<'_>> = order.groups(blocks);
     let x = x.cpu()?;
-    let mut gathered = cpu.scratch_f32(m * k * hidden);
-    let mut h = cpu.scratch_f32(m * k * ff);
-    let mut out = cpu.scratch_f32(m * k * hidden);
+    let n = order.pairs.len();
+    let mut gathered = cpu.scratch_f32(n * hidden);
+    let mut h = cpu.scratch_f32(n * ff);
+    let mut out = cpu.scratch_f32(n * hidden);
     cpu.install(|| {
         cpu.for_rows(&mut gathered, hidden, hidden, |p, row| {
             row.copy_from_slice(&x[order.pairs[p] as usize / k * hidden..][..hidden]);
@@ -112,7 +120,7 @@ pub(crate) fn moe(
             let mut shared = cpu.scratch_f32(hidden);
             shared.copy_from_slice(y);
             y.fill(0.0);
-            for j in t * k..(t + 1) * k {
+            for j in (t * k..(t + 1) * k).filter(|j| order.place[*j] != NOWHERE) {
                 simd::axpy(weights[j], &out[order.place[j] as usize * hidden..][..hidden], y);
             }
             simd::axpy(1.0, &shared, y);
@@ -147,29 +155,35 @@ struct Group<'a> {
     pairs: Range<usize>,
 }
 
-/// (token, slot) pairs sorted by expert, stable.
+/// Place of a pair whose expert is not in the stack.
+const NOWHERE: u32 = u32::MAX;
+
+/// (token, slot) pairs sorted by expert, stable, without those whose expert is not in the stack.
 struct Order {
     /// Pair index `token * k + slot` at each place.
     pairs: Vec<u32>,
-    /// Place of each pair.
+    /// Place of each pair, or [`NOWHERE`].
     place: Vec<u32>,
     /// First place of each expert, and the end.
     starts: Vec<u32>,
 }
 
 impl Order {
-    fn new(ids: &[u32], n_experts: usize) -> Self {
-        let mut starts = vec![0u32; n_experts + 1];
-        ids.iter().for_each(|id| starts[*id as usize + 1] += 1);
-        for e in 0..n_experts {
+    /// `slab` says where in the stack an expert lies.
+    fn new(ids: &[u32], slab: impl Fn(u32) -> Option<usize>, slabs: usize) -> Self {
+        let mut starts = vec![0u32; slabs + 1];
+        ids.iter().filter_map(|id| slab(*id)).for_each(|e| starts[e + 1] += 1);
+        for e in 0..slabs {
             starts[e + 1] += starts[e];
         }
         let mut next = starts.clone();
-        let (mut pairs, mut place) = (vec![0; ids.len()], vec![0; ids.len()]);
+        let (mut pairs, mut place) = (vec![0; starts[slabs] as usize], vec![NOWHERE; ids.len()]);
         for (pair, id) in ids.iter().enumerate() {
-            let at = &mut next[*id as usize];
-            (pairs[*at as usize], place[pair]) = (pair as u32, *at);
-            *at += 1;
+            if let Some(e) = slab(*id) {
+                let at = &mut next[e];
+                (pairs[*at as usize], place[pair]) = (pair as u32, *at);
+                *at += 1;
+            }
         }
         Order { pairs, place, starts }
     }

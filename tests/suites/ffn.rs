@@ -1,5 +1,7 @@
 //! SwiGLU and the feed-forward layer, and the error bound of one, which experts share.
 
+use std::ops::Range;
+
 use glm5::ops::ffn::{Ffn, ffn, reference, swiglu};
 use glm5::ops::linear::reference::{INT8_BLOCK, linear, round_int8};
 use glm5::quant::{GgmlType, Weight};
@@ -39,6 +41,35 @@ impl Layer {
 
     pub fn on(&self, d: &Device) -> Ffn {
         Ffn::new(matrix(d, &self.gate), matrix(d, &self.up), matrix(d, &self.down)).unwrap()
+    }
+
+    /// Some of the experts.
+    pub fn experts(&self, which: Range<usize>) -> Layer {
+        let part = |w: &Weight| {
+            let slab = w.rows() * w.row_bytes();
+            let bytes = w.bytes()[which.start * slab..which.end * slab].to_vec();
+            Weight::new(w.ty(), [which.len(), w.rows(), w.cols()], bytes.into()).unwrap()
+        };
+        Layer { gate: part(&self.gate), up: part(&self.up), down: part(&self.down) }
+    }
+
+    /// A part of the width between, in whole blocks of `down`: rows of `gate` and `up`, columns of `down`.
+    pub fn part(&self, width: Range<usize>) -> Layer {
+        let rows = |w: &Weight| {
+            let bytes: Vec<u8> =
+                (0..w.slabs()).flat_map(|e| w.rows_bytes(e, width.clone())).copied().collect();
+            Weight::new(w.ty(), [w.slabs(), width.len(), w.cols()], bytes.into()).unwrap()
+        };
+        let (ty, down) = (self.down.ty(), &self.down);
+        let at = |col: usize| col / ty.block_elems() * ty.block_bytes();
+        let bytes: Vec<u8> = down
+            .bytes()
+            .chunks(down.row_bytes())
+            .flat_map(|row| &row[at(width.start)..at(width.end)])
+            .copied()
+            .collect();
+        let down = Weight::new(ty, [down.slabs(), down.rows(), width.len()], bytes.into()).unwrap();
+        Layer { gate: rows(&self.gate), up: rows(&self.up), down }
     }
 
     pub fn values(&self) -> Values {

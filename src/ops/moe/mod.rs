@@ -9,11 +9,44 @@ use crate::cpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Precision, Tensor};
 
-/// `y[t] = sum_j weights[t][j] ffn_{ids[t][j]}(x[t]) + shared(x[t])`; the shared expert is neither scaled nor gated.
-/// `experts` has one slab per expert; `x`, `y` `[m, hidden]`; `routing` as [`super::router::router`] leaves it.
+/// An id that stands for no expert, such as in an unused place of a routing: it adds exactly zero, and its weight is not looked at.
+pub const NO_EXPERT: u32 = u32::MAX;
+
+/// How [`moe_with`] reads ids.
+#[derive(Debug, Default)]
+pub struct MoeOptions {
+    /// The stack is a shard that begins with this one of the model's experts; others add exactly zero. Without, the stack has all
+    /// experts, and an id of none of them is an error.
+    pub first_expert: Option<usize>,
+}
+
+impl MoeOptions {
+    /// The expert that a stack begins with.
+    pub(crate) fn first(&self) -> usize {
+        self.first_expert.unwrap_or(0)
+    }
+
+    /// Fails unless every expert of a stack of `slabs` has an id.
+    fn check(&self, slabs: usize) -> Result<()> {
+        // Ids are u32, and the last one is that of no expert.
+        let most = NO_EXPERT as usize;
+        if self.first().checked_add(slabs).is_some_and(|end| end <= most) {
+            return Ok(());
+        }
+        let want = format!("at most {} for {slabs} experts", most.saturating_sub(slabs));
+        Err(Error::argument("first expert", want, self.first()))
+    }
+
+    /// Where expert `id` lies in a stack of `slabs`; nowhere if it is one of another shard, or none ([`Self::check`] sees to that).
+    pub(crate) fn slab(&self, id: u32, slabs: usize) -> Option<usize> {
+        (id as usize).checked_sub(self.first()).filter(|slab| *slab < slabs)
+    }
+}
+
+/// [`moe_with`] of the default options: the stack has all experts.
 ///
 /// # Errors
-/// [`Error::Shape`] if they do not fit, [`Error::Argument`] for an expert id outside the stack.
+/// As [`moe_with`].
 pub fn moe(
     experts: &Ffn,
     shared: Option<&Ffn>,
@@ -22,6 +55,27 @@ pub fn moe(
     y: &mut Tensor,
     precision: Precision,
 ) -> Result<()> {
+    moe_with(MoeOptions::default(), experts, shared, x, routing, y, precision)
+}
+
+/// `y[t] = sum_j weights[t][j] ffn_{ids[t][j]}(x[t]) + shared(x[t])`; the shared expert is neither scaled nor gated. [`NO_EXPERT`] and,
+/// for a shard of the experts, those of other shards add exactly zero. So the results of all shards add up to that of the whole, if
+/// the shared expert is given for one of them.
+/// `experts` has one slab per expert; `x`, `y` `[m, hidden]`; `routing` as [`super::router::router`] leaves it.
+///
+/// # Errors
+/// [`Error::Shape`] if they do not fit, [`Error::Argument`] for an expert id outside a stack of all experts, and for a shard with
+/// experts that no id reaches.
+pub fn moe_with(
+    options: MoeOptions,
+    experts: &Ffn,
+    shared: Option<&Ffn>,
+    x: &Tensor,
+    routing: &Routing,
+    y: &mut Tensor,
+    precision: Precision,
+) -> Result<()> {
+    options.check(experts.slabs())?;
     let hidden = experts.hidden();
     expect("moe", "x", x, x.rows(), hidden)?;
     expect("moe", "y", y, x.rows(), hidden)?;
@@ -36,10 +90,12 @@ pub fn moe(
     }
     match x.device() {
         Device::Cpu(cpu) => {
-            if let Some(id) = routing.ids.cpu()?.iter().find(|id| **id as usize >= experts.slabs()) {
+            let unknown = |id: &&u32| **id != NO_EXPERT && **id as usize >= experts.slabs();
+            let ids = routing.ids.cpu()?;
+            if let Some(id) = ids.iter().find(unknown).filter(|_| options.first_expert.is_none()) {
                 return Err(Error::argument("expert id", format!("below {}", experts.slabs()), id));
             }
-            cpu::moe::moe(cpu, experts, shared, x, routing, y, precision)
+            cpu::moe::moe(cpu, &options, experts, shared, x, routing, y, precision)
         }
         Device::Cuda(gpu) => no_kernel("moe", gpu),
     }
