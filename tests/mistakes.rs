@@ -6,11 +6,13 @@ mod common;
 #[path = "suites/synthetic.rs"]
 mod synthetic;
 
+use std::collections::BTreeSet;
 use std::io::{Seek, SeekFrom, Write};
 
-use glm5::gguf::{Cut, Dims, Gguf, Ledger, Shard, TensorInfo, Writer};
+use glm5::gguf::{Cut, Dims, Gguf, Ledger, Shard, TensorInfo, Value, Writer};
 use glm5::model::{Batch, Event, LogitRows};
 use glm5::ops::linear::head_linear;
+use glm5::ops::router::reference;
 use glm5::quant::GgmlType::{BF16, F32};
 use glm5::quant::Weight;
 use glm5::tensor::{CacheType, Heads, Matrix, Precision, Tensor};
@@ -223,6 +225,51 @@ fn routed_weights_add_up_on_every_path() {
                 model.forward_observed(&batch, &mut cache, &mut see).unwrap();
             }
             assert_eq!(seen, 3 * 70);
+        }
+    }
+}
+
+/// Groups of experts in a file's metadata limit the choice, on every path; all groups used are as good as none.
+#[test]
+fn groups_of_the_file_limit_the_choice() {
+    let gguf = common::gguf(MODELS[0]); // 4 of 16 experts
+    let routed = |groups: u32, used: u32, n: usize| {
+        let keys = |keys: &mut Vec<(String, Value)>| {
+            for (name, value) in [("expert_group_count", groups), ("expert_group_used_count", used)] {
+                let name = format!("glm-dsa.{name}");
+                keys.retain(|(k, _)| *k != name);
+                keys.push((name, value.into()));
+            }
+        };
+        let mut model = common::load(&rewrite(&gguf, keys, |_| Edit::Keep, |_| {})).unwrap();
+        let config = model.config().router;
+        assert_eq!((config.n_groups, config.n_groups_used), (groups as usize, used as usize));
+        let mut cache = model.new_cache(256, CacheType::F32).unwrap();
+        let seq = cache.new_sequence();
+        let mut all = Vec::new();
+        let mut see = |event: Event<'_>| {
+            if let Event::Routing { layer, routing } = event {
+                let bias = values(&gguf, &format!("blk.{layer}.exp_probs_b.bias"));
+                let want = reference::route(routing.logits.cpu().unwrap(), &bias, &config).unwrap();
+                assert_eq!(routing.ids.cpu().unwrap(), want.ids, "layer {layer}, {used} of {groups} groups");
+                all.extend(want.ids);
+            }
+        };
+        for piece in prompt()[..60].chunks(n) {
+            model.forward_observed(&Batch::one(seq, piece, LogitRows::None), &mut cache, &mut see).unwrap();
+        }
+        assert_eq!(all.len(), 3 * 60 * 4);
+        all
+    };
+    for n in [1, 60] {
+        let free = routed(1, 1, n);
+        assert_eq!(routed(4, 4, n), free);
+        for (groups, used) in [(4, 2), (2, 1), (8, 2), (16, 5)] {
+            let size = 16 / groups;
+            let few =
+                |ids: &[u32]| ids.iter().map(|e| e / size).collect::<BTreeSet<_>>().len() <= used as usize;
+            let limited = routed(groups, used, n);
+            assert!(limited.chunks(4).all(few) && (groups == 16) == (limited == free));
         }
     }
 }

@@ -18,6 +18,8 @@ const CONFIG: RouterConfig = RouterConfig {
     gating: Gating::Sigmoid,
     norm_topk_prob: true,
     routed_scaling_factor: 2.5,
+    n_groups: 1,
+    n_groups_used: 1,
 };
 
 pub fn benches(bench: &Bench, c: &mut Criterion) {

@@ -11,17 +11,22 @@ pub(crate) fn router(
     bias: &Tensor,
     x: &Tensor,
     config: &RouterConfig,
+    group_size: Option<usize>,
     out: &mut Routing,
 ) -> Result<()> {
     linear::linear_many(cpu, &[w], x, &mut [&mut out.logits], Precision::Exact)?;
     let (n, k) = (w.rows(), config.n_experts_per_tok);
     let bias = bias.cpu()?;
-    let mut scratch = cpu.scratch_f32(2 * n);
-    let (scores, biased) = scratch.split_at_mut(n);
+    let mut scratch = cpu.scratch_f32(2 * n + group_size.map_or(0, |size| n / size));
+    let (scores, rest) = scratch.split_at_mut(n);
+    let (biased, sums) = rest.split_at_mut(n);
     let rows = out.ids.cpu_mut()?.chunks_exact_mut(k).zip(out.weights.cpu_mut()?.chunks_exact_mut(k));
     for ((ids, weights), logits) in rows.zip(out.logits.cpu()?.chunks_exact(n)) {
         score(config.gating, logits, scores);
         biased.iter_mut().zip(scores.iter().zip(bias)).for_each(|(b, (s, bias))| *b = canonical(s + bias));
+        if let Some(size) = group_size {
+            strike_groups(biased, size, config.n_groups_used, sums);
+        }
         for (id, weight) in ids.iter_mut().zip(weights.iter_mut()) {
             let best = take_best(biased);
             *id = best as u32;
@@ -46,6 +51,30 @@ fn score(gating: Gating, logits: &[f32], scores: &mut [f32]) {
             let sum = scores.iter().sum::<f32>();
             scores.iter_mut().for_each(|s| *s /= sum);
         }
+    }
+}
+
+/// Strikes out all entries but those of the `used` groups of `size` with the largest sums of two entries; `sums` is room for one of
+/// each group.
+fn strike_groups(biased: &mut [f32], size: usize, used: usize, sums: &mut [f32]) {
+    for (sum, group) in sums.iter_mut().zip(biased.chunks_exact(size)) {
+        let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+        for v in group {
+            if *v > first {
+                (first, second) = (*v, first);
+            } else if *v > second {
+                second = *v;
+            }
+        }
+        *sum = if size == 1 { first } else { canonical(first + second) };
+    }
+    for _ in 0..used {
+        take_best(sums);
+    }
+    for (_, group) in
+        sums.iter().zip(biased.chunks_exact_mut(size)).filter(|(sum, _)| sum.to_bits() != STRUCK)
+    {
+        group.fill(f32::from_bits(STRUCK));
     }
 }
 

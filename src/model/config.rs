@@ -131,8 +131,6 @@ impl Config {
             "a cache row is latent + rotated key",
         )?;
         keys.must_be("attention.value_length", kv_lora_rank, "the values are the latent")?;
-        keys.must_be("expert_group_count", 1, "routing by groups is not part of GLM-5")?;
-        keys.must_be("expert_group_used_count", 1, "routing by groups is not part of GLM-5")?;
         keys.no_rope_scaling()?;
         Ok(Config { assumptions: keys.assumptions, ..config })
     }
@@ -312,7 +310,42 @@ impl Keys<'_> {
         };
         let norm_topk_prob = self.meta.require(&Self::key("expert_weights_norm"))?;
         let routed_scaling_factor = self.positive("expert_weights_scale")?;
-        Ok(RouterConfig { n_experts_per_tok, gating, norm_topk_prob, routed_scaling_factor })
+        let (n_groups, n_groups_used) = self.expert_groups(n_experts, n_experts_per_tok)?;
+        Ok(RouterConfig {
+            n_experts_per_tok,
+            gating,
+            norm_topk_prob,
+            routed_scaling_factor,
+            n_groups,
+            n_groups_used,
+        })
+    }
+
+    /// Groups of experts, and how many of them a token's experts may come from. No key, 0 and 1 all mean that there are no groups.
+    fn expert_groups(&self, n_experts: usize, n_experts_per_tok: usize) -> Result<(usize, usize)> {
+        let (count, used) = ("expert_group_count", "expert_group_used_count");
+        let n = self.meta.get::<usize>(&Self::key(count))?.unwrap_or(1).max(1);
+        if !n_experts.is_multiple_of(n) {
+            let found = format!("expected a divisor of the {n_experts} experts, found {n}");
+            return Err(self.error(count, found));
+        }
+        if n == 1 {
+            return match self.meta.get::<usize>(&Self::key(used))? {
+                Some(n) if n > 1 => {
+                    Err(self.error(used, format!("expected 1, as there are no groups, found {n}")))
+                }
+                _ => Ok((1, 1)),
+            };
+        }
+        let n_used = self.extent_up_to(used, 1, n)?;
+        let most = n_experts / n * n_used;
+        if n_experts_per_tok > most {
+            let found = format!(
+                "expected 1 to {most}, the experts of {n_used} of {n} groups, found {n_experts_per_tok}"
+            );
+            return Err(self.error("expert_used_count", found));
+        }
+        Ok((n, n_used))
     }
 
     /// The key decides; without it the context length does, and layers without indexer tensors can only be shared.

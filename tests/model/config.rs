@@ -158,8 +158,9 @@ fn keys_that_contradict_each_other() {
         ("attention.key_length", 256, "expected 576"),
         ("attention.value_length", 256, "expected 512"),
         ("attention.kv_lora_rank", 256, ""),
-        ("expert_group_count", 8, "routing by groups"),
-        ("expert_group_used_count", 4, "routing by groups"),
+        ("expert_group_count", 7, "expected a divisor of the 256 experts, found 7"),
+        ("expert_group_count", 257, "expected a divisor of the 256 experts, found 257"),
+        ("expert_group_used_count", 4, "expected 1, as there are no groups, found 4"),
         ("expert_gating_func", 3, "expected 1 (softmax) or 2 (sigmoid), found 3"),
         ("expert_gating_func", 0, "found 0"),
     ] {
@@ -173,6 +174,46 @@ fn keys_that_contradict_each_other() {
     }
     let config = Config::from_gguf(&widths([vec![0; 3], vec![2048; 76]].concat())).unwrap();
     assert_eq!(config.moe_intermediate_size, 2048);
+}
+
+/// No key, 0 and 1 are all no groups. With groups, it must be said how many are used, and those must have enough experts.
+#[test]
+fn groups_of_experts() {
+    let groups = |count: Option<u32>, used: Option<u32>| {
+        with(|keys| {
+            for (name, value) in [("expert_group_count", count), ("expert_group_used_count", used)] {
+                keys.retain(|(k, _)| *k != key(name));
+                keys.extend(value.map(|v| (key(name), v.into())));
+            }
+        })
+    };
+    for count in [None, Some(0), Some(1)] {
+        for used in [None, Some(0), Some(1)] {
+            let c = Config::from_gguf(&groups(count, used)).unwrap();
+            assert_eq!((c.router.n_groups, c.router.n_groups_used), (1, 1), "{count:?}, {used:?}");
+        }
+        let text = complaint(&groups(count, Some(2)), "expert_group_used_count");
+        assert!(text.contains("expected 1, as there are no groups, found 2"), "{text}");
+    }
+    // Eight of 256 experts.
+    for (count, used) in [(8, 4), (8, 8), (256, 8), (32, 1), (2, 1)] {
+        let c = Config::from_gguf(&groups(Some(count), Some(used))).unwrap();
+        assert_eq!((c.router.n_groups, c.router.n_groups_used), (count as usize, used as usize));
+    }
+    for (count, used, name, why) in [
+        (8, None, "expert_group_used_count", "missing, expected"),
+        (8, Some(0), "expert_group_used_count", "expected 1 to 8, found 0"),
+        (8, Some(9), "expert_group_used_count", "expected 1 to 8, found 9"),
+        (64, Some(1), "expert_used_count", "expected 1 to 4, the experts of 1 of 64 groups, found 8"),
+        (u32::MAX, Some(1), "expert_group_count", "a divisor of the 256 experts"),
+    ] {
+        let text = complaint(&groups(Some(count), used), name);
+        assert!(text.contains(why), "{count}, {used:?}: {why:?} in {text}");
+    }
+    for name in ["expert_group_count", "expert_group_used_count"] {
+        assert!(complaint(&set(name, "many"), name).contains("found string"));
+        assert!(complaint(&set(name, -1i32), name).contains("found i32 -1"));
+    }
 }
 
 #[test]
@@ -208,7 +249,9 @@ fn what_is_assumed_is_said() {
     ] {
         assert!(assumed(&without(name)).contains(&sentence.to_owned()), "{sentence}");
     }
-    for name in ["attention.head_count_kv", "attention.key_length", "expert_group_count"] {
+    for name in
+        ["attention.head_count_kv", "attention.key_length", "expert_group_count", "expert_group_used_count"]
+    {
         assert_eq!(assumed(&without(name)), [types, shared], "{name} follows from the architecture");
     }
     let report = LoadReport::new(&common::gguf(MODELS[0])).unwrap();

@@ -453,6 +453,8 @@ pub fn equal_logits_give_the_mean_of_experts(devices: &[Device]) {
         gating: Gating::Sigmoid,
         norm_topk_prob: true,
         routed_scaling_factor: 2.5,
+        n_groups: 1,
+        n_groups_used: 1,
     };
     let w = Weight::from_f32([1, experts, hidden], &vec![-40.0 / hidden as f32; experts * hidden]).unwrap();
     for (m, shared) in [(1, true), (5, false)] {

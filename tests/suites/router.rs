@@ -16,9 +16,11 @@ use super::inputs::*;
 macro_rules! router_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { router, $devices, $cases;
-        router_is_the_reference(case), equal_scores_go_to_lower_indices(case);
+        router_is_the_reference(case), equal_scores_go_to_lower_indices(case),
+        groups_are_those_of_the_reference(group_case);
         bias_of_real_checkpoints_is_kept_in_f32, tiny_scores_beside_a_bias_give_distinct_experts,
         follows_a_hand_computed_example, stays_distinct_with_nan, a_score_that_is_nan_comes_last,
+        groups_follow_a_hand_computed_example, a_group_with_nan_comes_last, refuses_groups_that_do_not_fit,
         a_routing_is_used_again, rows_of_any_length_are_added_up, refuses_what_does_not_fit }
     };
 }
@@ -45,9 +47,38 @@ pub fn case() -> impl Strategy<Value = Case> {
     (any_m(), n_experts, 1usize..=16, width, bias, (gating, any::<bool>(), factor), any::<u64>()).prop_map(
         |(m, n_experts, k, (ty, hidden), bias, (gating, norm_topk_prob, factor), seed)| {
             let n_experts_per_tok = k.min(n_experts);
-            let config =
-                RouterConfig { n_experts_per_tok, gating, norm_topk_prob, routed_scaling_factor: factor };
+            let config = RouterConfig {
+                n_experts_per_tok,
+                gating,
+                norm_topk_prob,
+                routed_scaling_factor: factor,
+                n_groups: 1,
+                n_groups_used: 1,
+            };
             Case { m, n_experts, hidden, ty, bias, config, seed }
+        },
+    )
+}
+
+/// Experts in groups of any size, of which any number is used; half of the cases take all experts that they can.
+pub fn group_case() -> impl Strategy<Value = Case> {
+    let groups = prop::sample::select(vec![
+        (4usize, 2usize),
+        (8, 1),
+        (3, 5),
+        (8, 32),
+        (4, 64),
+        (16, 2),
+        (1, 9),
+        (40, 3),
+    ]);
+    (any_m(), groups, any::<prop::sample::Index>(), any::<prop::sample::Index>(), case()).prop_map(
+        |(m, (n_groups, size), used, k, case)| {
+            let n_groups_used = 1 + used.index(n_groups);
+            let most = n_groups_used * size;
+            let n_experts_per_tok = (1 + k.index(2 * most)).min(most).min(32);
+            let config = RouterConfig { n_groups, n_groups_used, n_experts_per_tok, ..case.config };
+            Case { m, n_experts: n_groups * size, hidden: 32, ty: GgmlType::F32, config, ..case }
         },
     )
 }
@@ -151,7 +182,59 @@ const GLM5: RouterConfig = RouterConfig {
     gating: Gating::Sigmoid,
     norm_topk_prob: true,
     routed_scaling_factor: 2.5,
+    n_groups: 1,
+    n_groups_used: 1,
 };
+
+/// Kernels choose among the experts of all groups, and say so.
+fn knows_groups(d: &Device) -> bool {
+    matches!(d, Device::Cpu(_))
+}
+
+/// Of each group the sum of its two largest biased scores, or the one of a group of one.
+fn group_sums(biased: &[f32], size: usize) -> Vec<f64> {
+    let sum = |group: &[f32]| {
+        let mut group: Vec<f64> = group.iter().map(|b| f64::from(*b)).collect();
+        group.sort_by(|a, b| b.total_cmp(a));
+        group.iter().take(2).sum()
+    };
+    biased.chunks(size).map(sum).collect()
+}
+
+/// As the reference has it, from the same logits, in all but rows in which the last group that is used and the first that is not are
+/// as close as rounding: both sums, of two scores each, may be off by the 4 units of [`check_choice`].
+pub fn groups_are_those_of_the_reference(devices: &[Device], c: Case) -> TestCaseResult {
+    let rng = &mut Rng(!c.seed);
+    let w = random_weight(c.ty, 1, c.n_experts, c.hidden, c.seed);
+    let bias: Vec<f32> = rng.normals(c.n_experts).iter().map(|z| c.bias.0 + c.bias.1 * z).collect();
+    let x = activations(c.m, c.hidden, rng);
+    let (k, n, groups, used) =
+        (c.config.n_experts_per_tok, c.n_experts, c.config.n_groups, c.config.n_groups_used);
+    if used < groups && !devices.iter().all(knows_groups) {
+        let refusal = run(&devices[0], &w, &bias, &x, &c.config);
+        prop_assert!(matches!(refusal, Err(glm5::Error::Unsupported { .. })), "{:?}", refusal);
+        return Ok(());
+    }
+    let (ids, (weights, logits)) = on_each(devices, |d| run(d, &w, &bias, &x, &c.config))?;
+    let want = reference::route(&logits, &bias, &c.config).unwrap();
+    let size = n / groups;
+    let mut same = Vec::new();
+    for t in 0..c.m {
+        let of =
+            |ids: &[u32]| ids[t * k..(t + 1) * k].iter().map(|e| *e as usize / size).collect::<BTreeSet<_>>();
+        prop_assert!(of(&ids).len() <= used, "row {}: experts of {:?}, {} groups", t, of(&ids), used);
+        let mut sums = group_sums(&want.biased[t * n..(t + 1) * n], size);
+        sums.sort_by(|a, b| b.total_cmp(a));
+        let close = used < groups && sums[used - 1] - sums[used] <= 8.0 * ulp(sums[used - 1]);
+        if !close || of(&ids) == of(&want.ids) {
+            same.push(t);
+        }
+    }
+    let rows =
+        |v: &[f32], n: usize| same.iter().flat_map(|t| &v[t * n..(t + 1) * n]).copied().collect::<Vec<f32>>();
+    let ids: Vec<u32> = same.iter().flat_map(|t| &ids[t * k..(t + 1) * k]).copied().collect();
+    check_choice(&ids, &rows(&weights, k), &rows(&logits, n), &bias, &c.config)
+}
 
 /// Biases as checkpoints have them, large with a tiny spread: expert sets as in f64 for (nearly) every token. Bias or
 /// logits in 16 bits change almost all of them.
@@ -219,6 +302,121 @@ pub fn follows_a_hand_computed_example(devices: &[Device]) {
         let (ids, (weights, _)) = run(d, &w, &[0.0; 4], &x, &softmax).unwrap();
         assert_eq!(ids, [1, 0]);
         close("weights", &weights, &[2.5 * 9.0 / 16.0, 2.5 * 3.0 / 16.0], |_| 4.0 * EPS).unwrap();
+    }
+}
+
+/// Eight experts in four groups of two, two of which are used. The second group has the largest sum; the first and the third have
+/// the same, so that the first is used; the largest score of all is that of the last expert, which cannot be chosen.
+pub fn groups_follow_a_hand_computed_example(devices: &[Device]) {
+    let identity: Vec<f32> = (0..64).map(|i| if i % 9 == 0 { 1.0 } else { 0.0 }).collect();
+    let w = Weight::from_f32([1, 8, 8], &identity).unwrap();
+    let l = 3f32.ln();
+    let x = [l, -l, 0.0, 0.0, l, -l, l, 0.0]; // Scores 3/4, 1/4, 1/2, 1/2, 3/4, 1/4, 3/4, 1/2.
+    let bias = [0.0, 0.0, 0.0, 0.125, 0.0, 0.0, -1.0, 0.375];
+    // Biased 3/4, 1/4 | 1/2, 5/8 | 3/4, 1/4 | -1/4, 7/8: sums 1, 9/8, 1, 5/8.
+    let config = RouterConfig { n_experts_per_tok: 3, n_groups: 4, n_groups_used: 2, ..GLM5 };
+    let all = vec![7, 0, 4];
+    for (n_groups, n_groups_used, k, want) in [
+        (4, 2, 3, vec![0, 3, 2]),
+        (4, 2, 4, vec![0, 3, 2, 1]),
+        (4, 1, 2, vec![3, 2]),
+        (4, 3, 3, vec![0, 4, 3]),
+        (2, 1, 3, vec![7, 4, 5]), // halves: 3/4 + 5/8, and 3/4 + 7/8
+        (4, 4, 3, all.clone()),
+        (8, 3, 3, all.clone()),
+        (8, 2, 2, vec![7, 0]),
+        (1, 1, 3, all.clone()),
+        (1, 0, 3, all.clone()),
+        (0, 0, 3, all.clone()),
+        (0, 1, 3, all.clone()),
+    ] {
+        let config = RouterConfig { n_experts_per_tok: k, n_groups, n_groups_used, ..config };
+        let what = format!("{n_groups_used} of {n_groups} groups");
+        assert_eq!(reference::route(&x, &bias, &config).unwrap().ids, want, "reference, {what}");
+        let limited = n_groups > 1 && n_groups_used < n_groups;
+        for d in devices.iter().filter(|d| knows_groups(d) || !limited) {
+            let (ids, (weights, _)) = run(d, &w, &bias, &x, &config).unwrap();
+            assert_eq!(ids, want, "{what}");
+            let scores: Vec<f64> =
+                ids.iter().map(|e| [0.75, 0.25, 0.5, 0.5, 0.75, 0.25, 0.75, 0.5][*e as usize]).collect();
+            let sum: f64 = scores.iter().sum();
+            close("weights", &weights, &scores.iter().map(|s| 2.5 * s / sum).collect::<Vec<_>>(), |_| {
+                4.0 * EPS
+            })
+            .unwrap();
+        }
+    }
+}
+
+/// Four groups of four. One with an expert that is NaN counts as -inf, as does one with no two experts above it, and they come last
+/// in their order; experts that are NaN are chosen from groups that are used, if there are no others.
+pub fn a_group_with_nan_comes_last(devices: &[Device]) {
+    let (n, hidden) = (16, 32);
+    let mut values = Rng(4).normals(n * hidden);
+    values[4 * hidden..7 * hidden].fill(f32::NAN); // three of the second group
+    values[14 * hidden..].fill(f32::NAN); // two of the last, which has two others
+    let w = Weight::from_f32([1, n, hidden], &values).unwrap();
+    let mut bias = vec![0.5; n];
+    bias[..3].fill(f32::NEG_INFINITY); // three of the first
+    let x = Rng(5).normals(3 * hidden);
+    for d in devices.iter().filter(|d| knows_groups(d)) {
+        for (used, k) in [(1, 4), (2, 8), (3, 12), (3, 9), (2, 3)] {
+            let config = RouterConfig { n_experts_per_tok: k, n_groups: 4, n_groups_used: used, ..GLM5 };
+            let (ids, (_, logits)) = run(d, &w, &bias, &x, &config).unwrap();
+            assert_eq!(ids, reference::route(&logits, &bias, &config).unwrap().ids, "{}", d.name());
+            let groups: BTreeSet<u32> = ids.iter().map(|e| e / 4).collect();
+            assert!(used < 3 || groups == BTreeSet::from([0, 2, 3]), "{}: {groups:?}", d.name());
+            assert!(used == 3 || groups.iter().all(|g| *g >= 2), "{}: {groups:?}", d.name());
+            for ids in ids.chunks(k) {
+                assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), k, "{}: {ids:?}", d.name());
+            }
+        }
+        // Nothing but NaN: still distinct, and of the first groups.
+        let config = RouterConfig { n_groups: 4, n_groups_used: 2, ..GLM5 };
+        let (ids, _) = run(d, &w, &bias, &[f32::NAN; 32], &config).unwrap();
+        assert_eq!(ids, [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+}
+
+pub fn refuses_groups_that_do_not_fit(devices: &[Device]) {
+    let d = &devices[0];
+    let w = matrix(d, &random_weight(GgmlType::F32, 1, 16, 8, 1));
+    let (x, bias) = (tensor(d, 8, &[1.0; 24]), tensor(d, 16, &[0.0; 16]));
+    let (groups, used, per_token) = ("groups of experts", "groups of experts used", "experts per token");
+    for (n_groups, n_groups_used, k, what) in [
+        (3, 1, 2, groups),
+        (17, 1, 1, groups),
+        (32, 2, 2, groups),
+        (4, 5, 8, used),
+        (4, 0, 8, used),
+        (1, 2, 8, used),
+        (0, 2, 8, used),
+        (4, 1, 5, per_token),
+        (4, 1, 0, per_token),
+        (8, 3, 7, per_token),
+        (4, 4, 17, per_token),
+    ] {
+        let config = RouterConfig { n_experts_per_tok: k, n_groups, n_groups_used, ..GLM5 };
+        let mut out = Routing::new(d, 16, k).unwrap();
+        for refusal in [
+            router(&w, &bias, &x, &config, &mut out),
+            reference::route(&[0.0f32; 16], &[0.0; 16], &config).map(drop),
+        ] {
+            let refused = matches!(&refusal, Err(e @ glm5::Error::Argument { .. }) if e.to_string().starts_with(&format!("{what}:")));
+            assert!(refused, "{k} experts of {n_groups_used} of {n_groups} groups: {refusal:?}");
+        }
+        assert_eq!(out.ids.rows() + out.weights.rows() + out.logits.rows(), 0, "the output has changed");
+    }
+    if !knows_groups(d) {
+        let config = RouterConfig { n_groups: 4, n_groups_used: 2, ..GLM5 };
+        let mut out = Routing::new(d, 16, 8).unwrap();
+        let refusal = router(&w, &bias, &x, &config, &mut out);
+        let text = format!("{:?}", refusal);
+        assert!(
+            matches!(refusal, Err(glm5::Error::Unsupported { .. })) && text.contains("2 of 4 groups"),
+            "{text}"
+        );
+        assert_eq!(out.ids.rows() + out.weights.rows() + out.logits.rows(), 0, "the output has changed");
     }
 }
 

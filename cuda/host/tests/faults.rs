@@ -149,6 +149,8 @@ fn refused_operations_resize_nothing() {
         gating: Gating::Sigmoid,
         norm_topk_prob: true,
         routed_scaling_factor: 1.0,
+        n_groups: 1,
+        n_groups_used: 1,
     };
     for (input, output) in [(&cpu, &emulated), (&emulated, &cpu), (&emulated, &emulated)] {
         let x = Tensor::from_vec(input, 3, 8, vec![1f32; 24]).unwrap();
@@ -209,6 +211,8 @@ fn no_kernel_runs_unless_all_can() {
         gating: Gating::Sigmoid,
         norm_topk_prob: true,
         routed_scaling_factor: 1.0,
+        n_groups: 1,
+        n_groups_used: 1,
     };
     for refused in ["router_choose", "linear_float"] {
         let d = &device(refused);
@@ -274,6 +278,8 @@ fn a_routing_without_room_is_as_before() {
         gating: Gating::Sigmoid,
         norm_topk_prob: true,
         routed_scaling_factor: 1.0,
+        n_groups: 1,
+        n_groups_used: 1,
     };
     let mut routing = Routing::new(&d, n, 2).unwrap();
     let result = router(&w, &Tensor::zeros(&d, 1, n).unwrap(), &x, &config, &mut routing);

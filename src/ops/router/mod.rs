@@ -29,6 +29,39 @@ pub struct RouterConfig {
     pub norm_topk_prob: bool,
     /// Factor on the weights, applied once, after the normalization.
     pub routed_scaling_factor: f32,
+    /// Groups of equal size that the experts are cut into, in order. One (GLM-5), or 0: no groups.
+    pub n_groups: usize,
+    /// Groups whose experts can be chosen. All of them is as if there were none.
+    pub n_groups_used: usize,
+}
+
+impl RouterConfig {
+    /// Experts of each group if the choice among `n_experts` is limited to some groups.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] unless there are as many experts to choose from, in groups of equal size.
+    pub(crate) fn group_size(&self, n_experts: usize) -> Result<Option<usize>> {
+        let (k, groups, used) = (self.n_experts_per_tok, self.n_groups.max(1), self.n_groups_used);
+        if k == 0 || k > n_experts {
+            return Err(Error::argument("experts per token", format!("1 to {n_experts}"), k));
+        }
+        if !n_experts.is_multiple_of(groups) {
+            return Err(Error::argument("groups of experts", format!("a divisor of {n_experts}"), groups));
+        }
+        // Without groups, metadata may count none as used.
+        if used > groups || used == 0 && groups > 1 {
+            return Err(Error::argument("groups of experts used", format!("1 to {groups}"), used));
+        }
+        if groups == 1 || used == groups {
+            return Ok(None);
+        }
+        let size = n_experts / groups;
+        if k > used * size {
+            let want = format!("1 to {} in {used} of {groups} groups", used * size);
+            return Err(Error::argument("experts per token", want, k));
+        }
+        Ok(Some(size))
+    }
 }
 
 /// Result of [`router`], reused from step to step.
@@ -83,23 +116,23 @@ impl Routing {
 
 /// Scores `s = gating(w x)`; the experts with the largest `s + bias` are chosen (ties: lower index first, NaN as `-inf`), the bias
 /// counting here only; their weights are `s`, divided by `sum + 1e-20` if `norm_topk_prob`, times the scaling factor.
+/// If only some groups of experts are used, they are those with the largest sums of their two largest `s + bias` (or of the one of a
+/// group of one; ties and NaN as above), and no others' experts are chosen.
 /// `w` `[1, n_experts, hidden]`, `bias` `[1, n_experts]`, `x` `[m, hidden]`; `out` is resized to `m` rows.
 ///
 /// On GPUs logits are in f32 arithmetic for up to 16 tokens of F32 weights, and else as [`linear`](super::linear::linear) has them.
 ///
 /// # Errors
-/// [`Error::Shape`] if they do not fit, [`Error::Argument`] for more experts per token than there are (or none);
-/// [`Error::Unsupported`] on GPUs for more than 512 experts or 32 per token.
+/// [`Error::Shape`] if they do not fit, [`Error::Argument`] for more experts per token than can be chosen (or none) and for groups
+/// that do not divide the experts; [`Error::Unsupported`] on GPUs for more than 512 experts or 32 per token, and for a choice that is
+/// limited to some groups.
 pub fn router(w: &Matrix, bias: &Tensor, x: &Tensor, config: &RouterConfig, out: &mut Routing) -> Result<()> {
     let [slabs, n_experts, hidden] = w.shape();
     if slabs != 1 || hidden != x.cols() {
         return Err(Error::shape("router", format!("w [1, n, {}]", x.cols()), format!("{:?}", w.shape())));
     }
     expect("router", "bias", bias, 1, n_experts)?;
-    let k = config.n_experts_per_tok;
-    if k == 0 || k > n_experts {
-        return Err(Error::argument("experts per token", format!("1 to {n_experts}"), k));
-    }
+    let (k, group_size) = (config.n_experts_per_tok, config.group_size(n_experts)?);
     if out.ids.cols() != k || out.weights.cols() != k || out.logits.cols() != n_experts {
         let got = format!("{} of {}", out.ids.cols(), out.logits.cols());
         return Err(Error::shape("router", format!("room for {k} of {n_experts} experts"), got));
@@ -110,8 +143,12 @@ pub fn router(w: &Matrix, bias: &Tensor, x: &Tensor, config: &RouterConfig, out:
     match x.device() {
         Device::Cpu(cpu) => {
             out.resize(x.rows())?;
-            cpu::router::router(cpu, w, bias, x, config, out)
+            cpu::router::router(cpu, w, bias, x, config, group_size, out)
         }
+        Device::Cuda(gpu) if group_size.is_some() => Err(Error::unsupported(
+            format!("a router to {} of {} groups on {}", config.n_groups_used, config.n_groups, gpu.name()),
+            "its kernels choose among the experts of all groups",
+        )),
         Device::Cuda(_) => cuda::router::router(w, bias, x, config, out),
     }
 }
