@@ -18,7 +18,7 @@ macro_rules! router_properties {
         $crate::suites::properties! { router, $devices, $cases;
         router_is_the_reference(case), equal_scores_go_to_lower_indices(case),
         groups_are_those_of_the_reference(group_case);
-        bias_of_real_checkpoints_is_kept_in_f32, tiny_scores_beside_a_bias_give_distinct_experts,
+        bias_of_real_checkpoints_is_kept_in_f32, sets_are_those_of_the_reference, tiny_scores_beside_a_bias_give_distinct_experts,
         follows_a_hand_computed_example, stays_distinct_with_nan, a_score_that_is_nan_comes_last,
         groups_follow_a_hand_computed_example, a_group_with_nan_comes_last, refuses_groups_that_do_not_fit,
         a_routing_is_used_again, rows_of_any_length_are_added_up, refuses_what_does_not_fit }
@@ -263,6 +263,55 @@ pub fn bias_of_real_checkpoints_is_kept_in_f32(devices: &[Device]) {
             differing += usize::from(ids != order[..8].iter().copied().collect());
         }
         assert!(differing * 100 <= m, "{differing} of {m} tokens go to other experts than in f64");
+    }
+}
+
+/// Sets of experts for biases as checkpoints have them: exactly those of the reference from the same f32 logits, which can mean this
+/// much. Reference and device add the same bias to sigmoids that differ by a few units in their last place, 1.5e-7 at most: a third
+/// of a unit of a biased score from 4 to 8, and less of larger ones. So each biased score is the reference's or a neighbour of it, and
+/// two that differ by more than two units keep their order. Only if the scores on both sides of the cut, the last that is chosen and
+/// the first that is not, are no further apart may a token have another set; such tokens are counted, other set or not: 0 to 4 of 4096
+/// on the CPU, and one of 512 at most. All others must have the reference's set.
+///
+/// That the test can see anything: biased scores in 16 bits would give most tokens other sets.
+///
+/// All tokens at once, and 16 at a time, for which a GPU has another kernel. An emulated GPU runs lane by lane and would take minutes:
+/// 512 at once there, and 32 otherwise.
+pub fn sets_are_those_of_the_reference(devices: &[Device]) {
+    let (n, hidden, k) = (256, 64, 8);
+    let emulated = devices.iter().any(|d| d.name().contains("emulator"));
+    let steps = if emulated { [(512, 512), (32, 16)] } else { [(4096, 4096), (4096, 16)] };
+    let set = |ids: &[u32]| ids.iter().copied().collect::<BTreeSet<u32>>();
+    for (centre, spread) in [(6.94f32, 0.12f32), (11.2, 0.1)] {
+        let rng = &mut Rng(centre as u64 + 1);
+        // Logits of the order of one, so that no sigmoid vanishes in the bias or reaches 1.
+        let values: Vec<f32> = rng.normals(n * hidden).iter().map(|v| v / (hidden as f32).sqrt()).collect();
+        let w = Weight::from_f32([1, n, hidden], &values).unwrap();
+        let bias: Vec<f32> = (0..n).map(|_| centre + spread * (2.0 * rng.unit() as f32 - 1.0)).collect();
+        for (m, at_once) in steps {
+            let (mut close, mut coarse) = (0, 0);
+            for x in rng.normals(m * hidden).chunks(at_once * hidden) {
+                let (ids, (_, logits)) = on_each(devices, |d| run(d, &w, &bias, x, &GLM5)).unwrap();
+                let want = reference::route(&logits, &bias, &GLM5).unwrap();
+                for ((got, wanted), biased) in
+                    ids.chunks(k).zip(want.ids.chunks(k)).zip(want.biased.chunks(n))
+                {
+                    let mut sorted: Vec<f64> = biased.iter().map(|b| f64::from(*b)).collect();
+                    sorted.sort_by(|a, b| b.total_cmp(a));
+                    let is_close = sorted[k - 1] - sorted[k] <= 2.0 * ulp(sorted[k - 1]);
+                    close += usize::from(is_close);
+                    let cut = &sorted[k - 1..=k];
+                    assert!(set(got) == set(wanted) || is_close, "{got:?}, not {wanted:?}, cut {cut:?}");
+
+                    let rounded = |e: u32| half::bf16::from_f32(biased[e as usize]);
+                    let mut order: Vec<u32> = (0..n as u32).collect();
+                    order.sort_by(|a, b| rounded(*b).total_cmp(&rounded(*a)));
+                    coarse += usize::from(set(&order[..k]) != set(wanted));
+                }
+            }
+            assert!(close * 512 <= m, "{close} of {m} tokens have a cut within rounding");
+            assert!(coarse * 2 >= m, "biased scores in 16 bits change {coarse} sets of {m}");
+        }
     }
 }
 
