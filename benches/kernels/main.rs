@@ -21,6 +21,7 @@ mod linear;
 mod linear_fused;
 mod linear_tiled;
 mod linear_variants;
+mod moe_sort;
 mod norm;
 mod report;
 mod roofs;
@@ -170,6 +171,7 @@ pub fn run(bench: &Bench, c: &mut Criterion) {
     roofs::benches(bench, c);
     norm::benches(bench, c);
     router::benches(bench, c);
+    moe_sort::benches(bench, c);
     embedding::benches(bench, c);
     dequantize::benches(bench, c);
     linear::benches(bench, c);

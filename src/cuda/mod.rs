@@ -14,6 +14,7 @@ mod gpu;
 mod graph;
 pub(crate) mod linear;
 pub(crate) mod linear_tiled;
+pub(crate) mod moe_sort;
 pub(crate) mod norm;
 mod order;
 pub mod roofs;

@@ -371,6 +371,31 @@ void router_choose(Job &job) {
     job.run(p, round_up(p.m, job.value("warps")));
 }
 
+void sort_pairs(Job &job, int n, int blocks) {
+    moe_sort_params p{};
+    p.n = n;
+    p.first_expert = job.random.between(0, 5);
+    p.height = job.random.between(1, 9);
+    p.n_experts = job.random.between(1, std::min(job.value("experts"), 64));
+    auto *ids = job.out<std::uint32_t>(p.n * sizeof(std::uint32_t));
+    for (std::uint32_t i = 0; i < p.n; ++i) ids[i] = job.random.word() % 16 == 0 ? ~0u : job.random.word() % (p.n_experts + 9);
+    p.ids = ids;
+    p.offsets = job.out<std::uint32_t>((p.n_experts + 1) * sizeof(std::uint32_t));
+    p.sorted = job.out<std::uint32_t>(p.n * sizeof(std::uint32_t));
+    p.places = job.out<std::uint32_t>(p.n * sizeof(std::uint32_t));
+    p.tiles = job.out<moe_tile>((p.n / p.height + std::min(p.n, p.n_experts)) * sizeof(moe_tile));
+    p.counters = job.out<std::uint32_t>(MOE_COUNTERS * sizeof(std::uint32_t));
+    if (blocks > 1) {
+        p.arrived = job.out<std::uint32_t>(sizeof(std::uint32_t));
+        *p.arrived = 0;
+        blocks = (p.n_experts + blocks - 1) / blocks;
+    }
+    job.run(p, blocks);
+}
+
+void moe_sort(Job &job) { sort_pairs(job, job.size(1024), job.value("own")); }
+void moe_sort_few(Job &job) { sort_pairs(job, job.size(1024, 32 * job.value("steps") * job.value("warps")), 1); }
+
 constexpr Family kFamilies[] = {
     {"copy", copy},       {"dequantize", dequantize},       {"embed", embed},
     {"reduce", reduce},   {"layer_norm", layer_norm},       {"norm_quantize", norm_quantize},
@@ -378,7 +403,7 @@ constexpr Family kFamilies[] = {
     {"linear_gemm", linear_gemm}, {"linear_gemm_wide", linear_gemm}, {"quantize_f16", quantize_f16},
     {"mma_f16", mma},     {"mma_s8", mma},                  {"linear_dot", linear},
     {"linear_tile", linear}, {"linear_float", linear_float}, {"router", router},
-    {"router_choose", router_choose},
+    {"router_choose", router_choose}, {"moe_sort", moe_sort}, {"moe_sort_few", moe_sort_few},
 };
 
 const Family *family_of(const char *name) {
