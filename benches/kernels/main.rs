@@ -22,6 +22,7 @@ mod linear_fused;
 mod linear_tiled;
 mod linear_variants;
 mod moe_sort;
+mod moe_sum;
 mod norm;
 mod report;
 mod roofs;
@@ -172,6 +173,7 @@ pub fn run(bench: &Bench, c: &mut Criterion) {
     norm::benches(bench, c);
     router::benches(bench, c);
     moe_sort::benches(bench, c);
+    moe_sum::benches(bench, c);
     embedding::benches(bench, c);
     dequantize::benches(bench, c);
     linear::benches(bench, c);

@@ -15,6 +15,7 @@ mod graph;
 pub(crate) mod linear;
 pub(crate) mod linear_tiled;
 pub(crate) mod moe_sort;
+pub(crate) mod moe_sum;
 pub(crate) mod norm;
 mod order;
 pub mod roofs;

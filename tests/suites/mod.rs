@@ -64,6 +64,7 @@ pub mod memory;
 pub mod mla_attention;
 pub mod moe;
 pub mod moe_sort;
+pub mod moe_sum;
 pub mod norm;
 pub mod overlap;
 pub mod roofs;

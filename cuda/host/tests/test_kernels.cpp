@@ -396,6 +396,23 @@ void sort_pairs(Job &job, int n, int blocks) {
 void moe_sort(Job &job) { sort_pairs(job, job.size(1024), job.value("own")); }
 void moe_sort_few(Job &job) { sort_pairs(job, job.size(1024, 32 * job.value("steps") * job.value("warps")), 1); }
 
+void moe_sum(Job &job) {
+    moe_sum_params p{};
+    const int load = job.value("load"), cols = 32 * job.value("warps");
+    p.m = job.random.between(1, 3);
+    p.top_k = job.random.between(0, 2 * job.value("slots"));
+    p.hidden = load * job.size(cols);
+    const std::uint32_t pairs = p.m * p.top_k, rows = job.random.between(1, 9);
+    p.rows = job.floats_in(std::size_t{rows} * p.hidden);
+    auto *places = job.out<std::uint32_t>(pairs * sizeof(std::uint32_t));
+    for (std::uint32_t i = 0; i < pairs; ++i) places[i] = job.coin() ? job.random.word() % rows : ~0u;
+    p.places = places;
+    p.weights = job.floats_in(pairs);
+    p.y = job.floats_in_out(std::size_t{p.m} * p.hidden);
+    if (job.coin()) p.shared = job.coin() ? p.y : job.floats_in(std::size_t{p.m} * p.hidden);
+    job.run(p, p.m * tiles(p.hidden, cols * load));
+}
+
 constexpr Family kFamilies[] = {
     {"copy", copy},       {"dequantize", dequantize},       {"embed", embed},
     {"reduce", reduce},   {"layer_norm", layer_norm},       {"norm_quantize", norm_quantize},
@@ -403,7 +420,7 @@ constexpr Family kFamilies[] = {
     {"linear_gemm", linear_gemm}, {"linear_gemm_wide", linear_gemm}, {"quantize_f16", quantize_f16},
     {"mma_f16", mma},     {"mma_s8", mma},                  {"linear_dot", linear},
     {"linear_tile", linear}, {"linear_float", linear_float}, {"router", router},
-    {"router_choose", router_choose}, {"moe_sort", moe_sort}, {"moe_sort_few", moe_sort_few},
+    {"router_choose", router_choose}, {"moe_sort", moe_sort}, {"moe_sort_few", moe_sort_few}, {"moe_sum", moe_sum},
 };
 
 const Family *family_of(const char *name) {
