@@ -32,8 +32,9 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
         };
         let bytes = 4 * (m * hidden * (TOP_K + 2) + 2 * m * TOP_K);
         let sets = bench.few_sets(bytes);
-        let mut all: Vec<_> =
-            (0..sets).map(|_| (there(&rows, hidden), there(&shared, hidden), there(&shared, hidden))).collect();
+        let mut all: Vec<_> = (0..sets)
+            .map(|_| (there(&rows, hidden), there(&shared, hidden), there(&shared, hidden)))
+            .collect();
         let weights_there = there(&weights, TOP_K);
         bench.report.prepared();
         let (r, s, y) = &mut all[0];

@@ -46,6 +46,7 @@ pub(crate) fn moe_sum(
         top_k: count("slots of a token", top_k)?,
         hidden: count("columns", hidden)?,
     };
-    // SAFETY: all hold their shapes, as was checked, and places are below the number of pairs; all lie on this device. Buffers are aligned to 256, and rows are whole fours where a kernel loads such.
+    // SAFETY: all hold their shapes, as was checked, and places are below the number of pairs; all lie on this device.
+    // Buffers are aligned to 256, and rows are whole fours where a kernel loads such.
     unsafe { gpu.launch(config.entry, [config.grid, 1, 1], &params) }
 }

@@ -1,19 +1,21 @@
 //! Mixture of experts: the weighted sum of a token's routed experts, plus the shared expert.
 
+pub mod config;
 pub mod reference;
 
 use super::ffn::Ffn;
 use super::router::Routing;
 use super::{expect, no_kernel};
-use crate::cpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Precision, Tensor};
+use crate::{cpu, cuda};
 
 /// `y[t] = sum_j weights[t][j] ffn_{ids[t][j]}(x[t]) + shared(x[t])`; the shared expert is neither scaled nor gated.
 /// `experts` has one slab per expert; `x`, `y` `[m, hidden]`; `routing` as [`super::router::router`] leaves it.
 ///
 /// # Errors
-/// [`Error::Shape`] if they do not fit, [`Error::Argument`] for an expert id outside the stack.
+/// [`Error::Shape`] if they do not fit, [`Error::Argument`] for an expert id outside the stack (a GPU traps there, which is an
+/// [`Error::Driver`] of a later call).
 pub fn moe(
     experts: &Ffn,
     shared: Option<&Ffn>,
@@ -41,6 +43,11 @@ pub fn moe(
             }
             cpu::moe::moe(cpu, experts, shared, x, routing, y, precision)
         }
-        Device::Cuda(gpu) => no_kernel("moe", gpu),
+        Device::Cuda(gpu) => {
+            match [experts.gate(), experts.up(), experts.down()].iter().any(|w| w.is_tiled()) {
+                true => no_kernel("moe of experts in tiles", gpu),
+                false => cuda::moe::moe_blocks(experts, shared, x, routing, y, precision, None),
+            }
+        }
     }
 }

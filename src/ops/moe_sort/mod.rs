@@ -145,7 +145,7 @@ impl SortedPairs {
 }
 
 /// Tiles of at most `height` of so many pairs: full ones, and one that is not for each expert that has any.
-fn max_tiles(pairs: usize, n_experts: usize, height: usize) -> usize {
+pub(crate) fn max_tiles(pairs: usize, n_experts: usize, height: usize) -> usize {
     pairs / height + pairs.min(n_experts)
 }
 
