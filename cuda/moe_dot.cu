@@ -8,7 +8,7 @@
 // Floor   the bytes of the experts that were chosen. 8 of 2048 x 6144 of Q4_K: 57 MB, 35 us at 1.61 TB/s.
 // Limits  those of linear_dot: decoding takes as long as memory, or longer, and is done again for every kTokens places of an expert.
 #include "common/linear.cuh"
-#include "common/moe.cuh"
+#include "common/pairs.cuh"
 #include "common/row.cuh"
 
 template <class Block, int kRows, int kTokens, int kCols, int kWarps> struct moe_dot_smem {

@@ -9,7 +9,7 @@
 //         128. The last block to count the pairs before its experts makes the tiles.
 // Floor   a launch; of many pairs the ids, twice for each block of threads, at what an SM takes from L2: 2 x 256 KB of 65,536 pairs, 5 us.
 // Limits  below 2^23 pairs, as ranks of experts are keys of 32 bits. Blocks of threads do not share what they count.
-#include "common/moe.cuh"
+#include "common/pairs.cuh"
 
 INTRIN uint32_t lanes_before() { return (1u << threadIdx.x % 32) - 1; }
 

@@ -6,22 +6,25 @@
 // Tiling  a thread has kLoad neighbouring columns of a token and loads those of kSlots experts before it adds the first
 // Floor   bytes of the rows, of shared and of y: 512 tokens, 8 experts, 6144 columns of f32 126 MB, 32 us at 4 TB/s
 // Limits  f32 rows are what it is about; the experts' last product could leave narrower ones
-#include "common/moe.cuh"
+#include "common/pairs.cuh"
 #include "common/row.cuh"
 
-// kLoad columns, or zeros for what is not there, which is not read.
-template <int kLoad> INTRIN void load_cols_if(bool there, const float *at, float (&v)[kLoad]) {
+template <int kLoad> INTRIN void load_all_cols(const float *at, float (&v)[kLoad]) {
     static_assert(kLoad == 4 || kLoad == 1, "one load");
     if constexpr (kLoad == 4) {
-        float4 vec = make_float4(0.f, 0.f, 0.f, 0.f);
-        if (there) vec = *reinterpret_cast<const float4 *>(at);
+        const float4 vec = *reinterpret_cast<const float4 *>(at);
         v[0] = vec.x, v[1] = vec.y, v[2] = vec.z, v[3] = vec.w;
     } else {
-        v[0] = there ? *at : 0.f;
+        v[0] = *at;
     }
 }
 
-template <int kLoad, int kSlots, int kWarps> __device__ __forceinline__ void moe_sum(const moe_sum_params &p) {
+template <int kLoad> INTRIN void add_cols(float weight, const float (&row)[kLoad], float (&sum)[kLoad]) {
+#pragma unroll
+    for (int k = 0; k < kLoad; ++k) sum[k] = __fmaf_rn(weight, row[k], sum[k]);
+}
+
+template <int kLoad, int kSlots, int kBlocks, int kWarps> __device__ __forceinline__ void moe_sum(const moe_sum_params &p) {
     constexpr uint32_t kCols = 32 * kWarps * kLoad;
     const uint32_t chunks = (p.hidden + kCols - 1) / kCols, token = blockIdx.x / chunks;
     const int n = static_cast<int>(p.hidden), col = static_cast<int>(blockIdx.x % chunks * kCols + threadIdx.x * kLoad);
@@ -33,24 +36,33 @@ template <int kLoad, int kSlots, int kWarps> __device__ __forceinline__ void moe
     float sum[kLoad] = {};
     for (uint32_t slot = 0; slot < p.top_k; slot += kSlots) {
         uint32_t place[kSlots];
-        float weight[kSlots], row[kSlots][kLoad];
-#pragma unroll
-        for (uint32_t i = 0; i < kSlots; ++i) place[i] = slot + i < p.top_k ? places[slot + i] : kNone;
+        bool all = true; // have a place, the same for all threads
 #pragma unroll
         for (uint32_t i = 0; i < kSlots; ++i) {
-            const bool in = place[i] != kNone;
-            weight[i] = in ? weights[slot + i] : 0.f;
-            load_cols_if(in, p.rows + uint64_t{place[i]} * p.hidden + col, row[i]);
+            place[i] = slot + i < p.top_k ? places[slot + i] : kNone;
+            all = all && place[i] != kNone;
         }
+        if (all) {
+            // Without conditions, so that all loads are issued before the first is waited for.
+            float row[kSlots][kLoad];
 #pragma unroll
-        for (int i = 0; i < kSlots; ++i)
+            for (int i = 0; i < kSlots; ++i) load_all_cols(p.rows + uint64_t{place[i]} * p.hidden + col, row[i]);
 #pragma unroll
-            for (int k = 0; k < kLoad; ++k) sum[k] = __fmaf_rn(weight[i], row[i][k], sum[k]);
+            for (uint32_t i = 0; i < kSlots; ++i) add_cols(weights[slot + i], row[i], sum);
+        } else {
+#pragma unroll
+            for (uint32_t i = 0; i < kSlots; ++i) {
+                if (place[i] == kNone) continue;
+                float row[kLoad];
+                load_all_cols(p.rows + uint64_t{place[i]} * p.hidden + col, row);
+                add_cols(weights[slot + i], row, sum);
+            }
+        }
     }
     const uint64_t at = uint64_t{token} * p.hidden + col;
     if (p.shared != nullptr) {
         float shared[kLoad];
-        load_cols_if(true, p.shared + at, shared);
+        load_all_cols(p.shared + at, shared);
 #pragma unroll
         for (int k = 0; k < kLoad; ++k) sum[k] = __fadd_rn(shared[k], sum[k]);
     }

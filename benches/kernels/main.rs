@@ -22,7 +22,7 @@ mod linear;
 mod linear_fused;
 mod linear_tiled;
 mod linear_variants;
-mod moe;
+mod moe_blocks;
 mod moe_sort;
 mod moe_sum;
 mod norm;
@@ -176,7 +176,7 @@ pub fn run(bench: &Bench, c: &mut Criterion) {
     router::benches(bench, c);
     moe_sort::benches(bench, c);
     moe_sum::benches(bench, c);
-    moe::benches(bench, c);
+    moe_blocks::benches(bench, c);
     ffn::benches(bench, c);
     embedding::benches(bench, c);
     dequantize::benches(bench, c);

@@ -63,6 +63,7 @@ pub mod logits;
 pub mod memory;
 pub mod mla_attention;
 pub mod moe;
+pub mod moe_blocks;
 pub mod moe_sort;
 pub mod moe_sum;
 pub mod norm;

@@ -1,6 +1,5 @@
 //! Mixture of experts: the weighted sum of a token's routed experts, plus the shared expert.
 
-pub mod config;
 pub mod reference;
 
 use super::ffn::Ffn;
@@ -46,7 +45,7 @@ pub fn moe(
         Device::Cuda(gpu) => {
             match [experts.gate(), experts.up(), experts.down()].iter().any(|w| w.is_tiled()) {
                 true => no_kernel("moe of experts in tiles", gpu),
-                false => cuda::moe::moe_blocks(experts, shared, x, routing, y, precision, None),
+                false => cuda::moe_blocks::moe(experts, shared, x, routing, y, precision, None),
             }
         }
     }

@@ -39,11 +39,11 @@ mod tests {
     #[test]
     fn columns_are_covered_once() {
         for (m, hidden, name, grid) in [
-            (1, 6144, "moe_sum_l4_s8_w8", 6),
-            (512, 6144, "moe_sum_l4_s8_w8", 3072),
-            (3, 1028, "moe_sum_l4_s8_w8", 6),
-            (3, 257, "moe_sum_l1_s8_w8", 6),
-            (0, 6144, "moe_sum_l4_s8_w8", 0),
+            (1, 6144, "moe_sum_l4_s8_b4_w8", 6),
+            (512, 6144, "moe_sum_l4_s8_b4_w8", 3072),
+            (3, 1028, "moe_sum_l4_s8_b4_w8", 6),
+            (3, 257, "moe_sum_l1_s8_b4_w8", 6),
+            (0, 6144, "moe_sum_l4_s8_b4_w8", 0),
         ] {
             let config = SumConfig::pick(m, hidden).unwrap();
             assert_eq!((config.entry.name(), config.grid), (name, grid));

@@ -1,26 +1,67 @@
-//! Launches of mixtures of experts. Shapes were checked by [`crate::ops`].
+//! Launches of mixtures of experts in blocks. Shapes were checked by [`crate::ops`].
 
 use std::ptr;
 
 use super::dequantize::{count, holds, row_bytes};
 use super::linear::round;
 use super::{Buffer, ffn, moe_sum};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::kernels::{self, Entry};
 use crate::ops::ffn::Ffn;
-use crate::ops::moe::config::{DotConfig, tile_height};
 use crate::ops::moe_sort::config::SortConfig;
 use crate::ops::moe_sort::{self as sort, SortOptions, SortedPairs};
 use crate::ops::moe_sum::config::SumConfig;
 use crate::ops::router::Routing;
+use crate::quant::GgmlType;
 use crate::sys::{ROUND_INT8, linear_round, moe_dot_params};
 use crate::tensor::{Matrix, Precision, Tensor};
 
 /// In [`super::Gpu::held`].
 const LABEL: &str = "activations";
 
+/// Tokens up to which tiles have one place: most experts have one token then, or none.
+const SINGLE_TOKENS: usize = 2;
+
+/// Places of a tile of the routing of `m` tokens.
+fn tile_height(m: usize) -> usize {
+    if m <= SINGLE_TOKENS { 1 } else { 8 }
+}
+
+/// A launch: one block of threads for `rows` outputs of a tile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct DotConfig {
+    /// The kernel.
+    entry: Entry,
+    /// Outputs per block of threads.
+    rows: u32,
+    /// Blocks of threads.
+    grid: u32,
+}
+
+impl DotConfig {
+    /// For `tiles` tiles of at most `height` places at most, by experts of `n` outputs in blocks of type `ty`.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if there is no kernel for the type; [`Error::Capacity`] for more than a grid has.
+    fn pick(ty: GgmlType, tiles: usize, height: usize, n: usize) -> Result<Self> {
+        let found = kernels::moe_dot::INSTANCES.iter().find(|i| i.ty == ty && i.tokens as usize >= height);
+        let none = || Error::unsupported(format!("experts of {ty}"), "no kernel was built for them");
+        let found = found.ok_or_else(none)?;
+        let blocks = tiles.saturating_mul(n.div_ceil(found.rows as usize));
+        let what = || Error::Capacity {
+            what: "blocks of a grid".into(),
+            needed: blocks as u64,
+            available: i32::MAX as u64,
+        };
+        // Numbers of blocks of threads are also numbers of rows and tiles, of 32 bits.
+        let grid = i32::try_from(blocks).map_err(|_| what())?.unsigned_abs();
+        Ok(DotConfig { entry: found.entry, rows: found.rows, grid })
+    }
+}
+
 /// Experts in blocks, in f32 arithmetic: sort, gate, up, SwiGLU, down, sum. With `first_expert` ids of other experts are left out; without
 /// it they trap. In memory of this call, so that it cannot be recorded in a graph.
-pub(crate) fn moe_blocks(
+pub(crate) fn moe(
     experts: &Ffn,
     shared: Option<&Ffn>,
     x: &Tensor,
@@ -119,4 +160,24 @@ fn products(
     // `y`, and `x` unless its rows are those of tokens, have room, as was checked here or by the caller; all lie on this device.
     // Buffers are aligned to 256.
     unsafe { x.gpu().launch(config.entry, [config.grid, 1, 1], &params) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_supported_type_has_kernels_for_any_height() {
+        for ty in GgmlType::ALL.iter().copied().filter(|ty| crate::quant::is_supported(*ty)) {
+            for (m, tokens) in [(1, "_t1_"), (2, "_t1_"), (3, "_t8_"), (8192, "_t8_")] {
+                let config = DotConfig::pick(ty, 10, tile_height(m), 33).unwrap();
+                assert!(config.entry.name().contains(tokens), "{}", config.entry.name());
+                assert_eq!(config.grid, 10 * 33u32.div_ceil(config.rows));
+            }
+        }
+        assert!(matches!(DotConfig::pick(GgmlType::Q8_K, 1, 1, 1), Err(Error::Unsupported { .. })));
+        assert!(matches!(DotConfig::pick(GgmlType::Q4_K, 1, 9, 1), Err(Error::Unsupported { .. })));
+        let many = DotConfig::pick(GgmlType::Q4_K, usize::MAX, 8, 2048);
+        assert!(matches!(many, Err(Error::Capacity { .. })), "{many:?}");
+    }
 }

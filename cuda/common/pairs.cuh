@@ -1,4 +1,4 @@
-// moe.cuh: what kernels of experts share.
+// pairs.cuh: what kernels of sorted pairs of token and slot share.
 #pragma once
 #include "intrin.cuh"
 #include "params.h"

@@ -1,4 +1,4 @@
-//! moe: routed experts in blocks, 8 of 32 at GLM-5's sizes, all of its launches: sort, gate, up, SwiGLU, down, sum. Bytes are those of the
+//! moe_blocks: routed experts in blocks, 8 of 32 at GLM-5's sizes, all of its launches: sort, gate, up, SwiGLU, down, sum. Bytes are those of the
 //! experts that are chosen, operations those of all pairs. It takes memory of each call, so it is timed without a graph.
 
 use criterion::Criterion;
@@ -19,8 +19,8 @@ pub fn benches(bench: &Bench, _: &mut Criterion) {
         if bench.measured { (&[1, 8, 64, 512], [32, 6144, 2048]) } else { (&[1, 3], [8, 256, 256]) };
     let [experts, hidden, ff] = sizes;
     for ty in [GgmlType::Q4_K, GgmlType::Q6_K] {
-        let name = |m: usize| format!("moe/{ty} 8 of {experts} experts, {hidden} by {ff}, {m} tokens");
-        if !tokens.iter().any(|m| bench.wants("moe", &name(*m)["moe/".len()..])) {
+        let name = |m: usize| format!("moe_blocks/{ty} 8 of {experts} experts, {hidden} by {ff}, {m} tokens");
+        if !tokens.iter().any(|m| bench.wants("", &name(*m))) {
             continue;
         }
         // Experts are alike; rows are not.
