@@ -49,9 +49,14 @@ mod device {
 
     crate::suites::dequantize::dequantize_properties!(crate::device::devices, 256);
     crate::suites::embedding::embedding_properties!(crate::device::devices, 256);
+    crate::suites::ffn::ffn_properties!(crate::device::devices, 64);
     crate::suites::linear::linear_properties!(crate::device::devices, 256);
     crate::suites::linear_tiled::linear_tiled_properties!(crate::device::devices, 256);
     crate::suites::memory::memory_properties!(crate::device::devices, 1);
+    crate::suites::moe::moe_properties!(crate::device::devices, 64);
+    crate::suites::moe_blocks::moe_blocks_properties!(crate::device::devices, 1);
+    crate::suites::moe_sort::moe_sort_properties!(crate::device::devices, 256);
+    crate::suites::moe_sum::moe_sum_properties!(crate::device::devices, 128);
     crate::suites::norm::norm_properties!(crate::device::devices, 128);
     crate::suites::overlap::overlap_properties!(crate::device::devices, 1);
     crate::suites::roofs::roofs_properties!(crate::device::devices, 256);

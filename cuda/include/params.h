@@ -370,4 +370,105 @@ typedef struct {
     float scale;
 } router_params;
 
+enum { MOE_EXPERTS = 512, MOE_COUNTERS = 4 };
+
+/** A tile of neighbouring places of one expert. */
+typedef struct {
+    /** Its first place. */
+    uint32_t first;
+    /** Counted from the first one of the stack. */
+    uint16_t expert;
+    /** Places. */
+    uint16_t count;
+    /** Number of the first tile of this expert; those of one expert are neighbours, in the order of places. */
+    uint32_t begin;
+    /** Tiles of this expert. */
+    uint32_t tiles;
+} moe_tile;
+
+/** Pairs of token and slot, sorted by expert. */
+typedef struct {
+    /** `[n]` experts, aligned to 16. */
+    const uint32_t *ids;
+    /** `[n_experts + 1]`: the first place of each expert; the last is the number of places. */
+    uint32_t *offsets;
+    /** `[n]`: the pair at each place; undefined behind the last place. */
+    uint32_t *sorted;
+    /** `[n]`: the place of each pair, or 2^32 - 1. */
+    uint32_t *places;
+    /** `[n / height + min(n, n_experts)]`, the experts with most places first; aligned to 16. */
+    moe_tile *tiles;
+    /** `[MOE_COUNTERS]`: the number of tiles, then zeros, in which kernels that take tiles count. */
+    uint32_t *counters;
+    /** One, zero before the first launch; the kernel leaves zero. Unused, and may be null, by one block of threads. */
+    uint32_t *arrived;
+    /** Pairs, below 2^23; of one block of threads as many as it has room for. */
+    uint32_t n;
+    /** Experts of this stack, as many as the kernel has room for, or fewer. */
+    uint32_t n_experts;
+    /** The id of the first one; with `n_experts` below 2^31. */
+    uint32_t first_expert;
+    /** Places of a tile, at most; below 2^16. */
+    uint32_t height;
+    /** Not 0: an id that is not of this stack traps, unless it is 2^32 - 1. */
+    uint32_t strict;
+} moe_sort_params;
+
+/** The sum of what the experts of a token gave. */
+typedef struct {
+    /** `[places, hidden]`; loads of four columns need it, `shared` and `y` aligned to 16, and whole fours. */
+    const float *rows;
+    /** `[m, top_k]`: rows of `rows`, or 2^32 - 1. */
+    const uint32_t *places;
+    /** `[m, top_k]` */
+    const float *weights;
+    /** `[m, hidden]`, may be null, may be `y`. */
+    const float *shared;
+    /** `[m, hidden]` */
+    float *y;
+    /** Tokens. */
+    uint32_t m;
+    /** Slots of a token. */
+    uint32_t top_k;
+    /** Columns, below 2^31. */
+    uint32_t hidden;
+} moe_sum_params;
+
+/** Products of experts with the tokens that chose them. */
+typedef struct {
+    /** `[experts, n, k]` blocks, aligned to 16. */
+    const void *w;
+    /** `[m, k]`, or `[places, k]` without `sorted`. */
+    const float *x;
+    /** `[places, n]` */
+    float *y;
+    /** As moe_sort leaves them, with tiles of at most as many places as the kernel multiplies; there are no more of them than the grid
+     *  has blocks of threads for. */
+    const moe_tile *tiles;
+    /** The first is the number of tiles. */
+    const uint32_t *counters;
+    /** `[places]`: the pair at each place, whose token is its row of `x`; may be null: places are rows. */
+    const uint32_t *sorted;
+    /** Slots of a token. */
+    uint32_t top_k;
+    /** Rows of an expert. */
+    uint32_t n;
+    /** Columns: whole blocks, below 2^31; with `ROUND_INT8` a multiple of 32. */
+    uint32_t k;
+    /** Of the activations. */
+    linear_round round;
+} moe_dot_params;
+
+/** The activation of a feed-forward layer. */
+typedef struct {
+    /** `[n]`, aligned to 16. */
+    const float *gate;
+    /** `[n]`, aligned to 16. */
+    const float *up;
+    /** `[n]`, aligned to 16; may be `gate` or `up`. */
+    float *y;
+    /** Values. */
+    uint64_t n;
+} swiglu_params;
+
 #endif

@@ -9,6 +9,7 @@ mod lanes;
 pub(crate) mod linear;
 pub(crate) mod mla_attention;
 pub(crate) mod moe;
+pub(crate) mod moe_sort;
 pub(crate) mod norm;
 mod rect;
 pub(crate) mod rope;

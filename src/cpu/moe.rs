@@ -9,6 +9,7 @@ use super::{Cpu, simd};
 use crate::error::Result;
 use crate::ops::ffn::Ffn;
 use crate::ops::moe::MoeOptions;
+use crate::ops::moe_sort::{NONE, SortedPairs};
 use crate::ops::router::Routing;
 use crate::quant::Weight;
 use crate::tensor::{Precision, Tensor};
@@ -124,6 +125,36 @@ pub(crate) fn moe(
                 simd::axpy(weights[j], &out[order.place[j] as usize * hidden..][..hidden], y);
             }
             simd::axpy(1.0, &shared, y);
+        },
+    );
+    Ok(())
+}
+
+/// `y[t] = sum_j weights[t][j] rows[place] + shared[t]`.
+pub(crate) fn gather_sum(
+    cpu: &Cpu,
+    rows: &Tensor,
+    sorted: &SortedPairs,
+    weights: &Tensor,
+    shared: Option<&Tensor>,
+    y: &mut Tensor,
+) -> Result<()> {
+    let (k, hidden) = (sorted.top_k(), rows.cols());
+    let (rows, places, weights) = (rows.cpu()?, sorted.places.cpu()?, weights.cpu()?);
+    let shared = shared.map(|s| s.cpu()).transpose()?;
+    cpu.for_rows(
+        y.cpu_mut()?,
+        hidden,
+        k * hidden,
+        #[inline(always)]
+        |t, y| {
+            y.fill(0.0);
+            for j in (t * k..(t + 1) * k).filter(|j| places[*j] != NONE) {
+                simd::axpy(weights[j], &rows[places[j] as usize * hidden..][..hidden], y);
+            }
+            if let Some(shared) = shared {
+                simd::axpy(1.0, &shared[t * hidden..][..hidden], y);
+            }
         },
     );
     Ok(())

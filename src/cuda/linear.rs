@@ -120,7 +120,7 @@ fn problem(w: &Matrix, x: &Tensor, x_heads: Heads) -> Result<LinearProblem> {
 }
 
 /// How the activations that meet `w` are rounded; `fast` is how [`Precision::Fast`] rounds them for quantized weights.
-fn round(w: &Matrix, precision: Precision, fast: linear_round) -> Result<linear_round> {
+pub(super) fn round(w: &Matrix, precision: Precision, fast: linear_round) -> Result<linear_round> {
     let rounds = precision == Precision::Fast && w.cuda()?.ty.is_quantized();
     Ok(if rounds { fast } else { ROUND_NONE })
 }

@@ -10,10 +10,14 @@ pub(crate) mod dequantize;
 #[cfg(feature = "cuda")]
 pub mod driver;
 pub mod environment;
+pub(crate) mod ffn;
 mod gpu;
 mod graph;
 pub(crate) mod linear;
 pub(crate) mod linear_tiled;
+pub(crate) mod moe_blocks;
+pub(crate) mod moe_sort;
+pub(crate) mod moe_sum;
 pub(crate) mod norm;
 mod order;
 pub mod roofs;

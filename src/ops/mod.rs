@@ -12,6 +12,7 @@
 //! | [`rope`] | interleaved rotary embedding |
 //! | [`ffn`] | SwiGLU feed-forward |
 //! | [`router`], [`moe`] | expert selection; routed and shared experts |
+//! | [`moe_sort`], [`moe_sum`] | the pairs of token and expert sorted by expert, in tiles; the weighted sum of their rows |
 //! | [`mla_attention`] | absorbed latent attention, dense or over selected keys |
 //! | [`dsa_indexer`], [`dsa_topk`] | lightning indexer scores; exact selection |
 //! | [`logits`] | output head on chosen rows |
@@ -25,6 +26,8 @@ pub mod linear;
 pub mod logits;
 pub mod mla_attention;
 pub mod moe;
+pub mod moe_sort;
+pub mod moe_sum;
 pub mod norm;
 pub mod rope;
 pub mod router;

@@ -516,3 +516,175 @@ const _: () = {
         [::core::mem::offset_of!(router_params, normalize) - 76usize];
     ["Offset of field: router_params::scale"][::core::mem::offset_of!(router_params, scale) - 80usize];
 };
+#[doc = " A tile of neighbouring places of one expert."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct moe_tile {
+    #[doc = " Its first place."]
+    pub first: u32,
+    #[doc = " Counted from the first one of the stack."]
+    pub expert: u16,
+    #[doc = " Places."]
+    pub count: u16,
+    #[doc = " Number of the first tile of this expert; those of one expert are neighbours, in the order of places."]
+    pub begin: u32,
+    #[doc = " Tiles of this expert."]
+    pub tiles: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of moe_tile"][::core::mem::size_of::<moe_tile>() - 16usize];
+    ["Alignment of moe_tile"][::core::mem::align_of::<moe_tile>() - 4usize];
+    ["Offset of field: moe_tile::first"][::core::mem::offset_of!(moe_tile, first) - 0usize];
+    ["Offset of field: moe_tile::expert"][::core::mem::offset_of!(moe_tile, expert) - 4usize];
+    ["Offset of field: moe_tile::count"][::core::mem::offset_of!(moe_tile, count) - 6usize];
+    ["Offset of field: moe_tile::begin"][::core::mem::offset_of!(moe_tile, begin) - 8usize];
+    ["Offset of field: moe_tile::tiles"][::core::mem::offset_of!(moe_tile, tiles) - 12usize];
+};
+#[doc = " Pairs of token and slot, sorted by expert."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct moe_sort_params {
+    #[doc = " `[n]` experts, aligned to 16."]
+    pub ids: *const u32,
+    #[doc = " `[n_experts + 1]`: the first place of each expert; the last is the number of places."]
+    pub offsets: *mut u32,
+    #[doc = " `[n]`: the pair at each place; undefined behind the last place."]
+    pub sorted: *mut u32,
+    #[doc = " `[n]`: the place of each pair, or 2^32 - 1."]
+    pub places: *mut u32,
+    #[doc = " `[n / height + min(n, n_experts)]`, the experts with most places first; aligned to 16."]
+    pub tiles: *mut moe_tile,
+    #[doc = " `[MOE_COUNTERS]`: the number of tiles, then zeros, in which kernels that take tiles count."]
+    pub counters: *mut u32,
+    #[doc = " One, zero before the first launch; the kernel leaves zero. Unused, and may be null, by one block of threads."]
+    pub arrived: *mut u32,
+    #[doc = " Pairs, below 2^23; of one block of threads as many as it has room for."]
+    pub n: u32,
+    #[doc = " Experts of this stack, as many as the kernel has room for, or fewer."]
+    pub n_experts: u32,
+    #[doc = " The id of the first one; with `n_experts` below 2^31."]
+    pub first_expert: u32,
+    #[doc = " Places of a tile, at most; below 2^16."]
+    pub height: u32,
+    #[doc = " Not 0: an id that is not of this stack traps, unless it is 2^32 - 1."]
+    pub strict: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of moe_sort_params"][::core::mem::size_of::<moe_sort_params>() - 80usize];
+    ["Alignment of moe_sort_params"][::core::mem::align_of::<moe_sort_params>() - 8usize];
+    ["Offset of field: moe_sort_params::ids"][::core::mem::offset_of!(moe_sort_params, ids) - 0usize];
+    ["Offset of field: moe_sort_params::offsets"][::core::mem::offset_of!(moe_sort_params, offsets) - 8usize];
+    ["Offset of field: moe_sort_params::sorted"][::core::mem::offset_of!(moe_sort_params, sorted) - 16usize];
+    ["Offset of field: moe_sort_params::places"][::core::mem::offset_of!(moe_sort_params, places) - 24usize];
+    ["Offset of field: moe_sort_params::tiles"][::core::mem::offset_of!(moe_sort_params, tiles) - 32usize];
+    ["Offset of field: moe_sort_params::counters"]
+        [::core::mem::offset_of!(moe_sort_params, counters) - 40usize];
+    ["Offset of field: moe_sort_params::arrived"]
+        [::core::mem::offset_of!(moe_sort_params, arrived) - 48usize];
+    ["Offset of field: moe_sort_params::n"][::core::mem::offset_of!(moe_sort_params, n) - 56usize];
+    ["Offset of field: moe_sort_params::n_experts"]
+        [::core::mem::offset_of!(moe_sort_params, n_experts) - 60usize];
+    ["Offset of field: moe_sort_params::first_expert"]
+        [::core::mem::offset_of!(moe_sort_params, first_expert) - 64usize];
+    ["Offset of field: moe_sort_params::height"][::core::mem::offset_of!(moe_sort_params, height) - 68usize];
+    ["Offset of field: moe_sort_params::strict"][::core::mem::offset_of!(moe_sort_params, strict) - 72usize];
+};
+#[doc = " The sum of what the experts of a token gave."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct moe_sum_params {
+    #[doc = " `[places, hidden]`; loads of four columns need it, `shared` and `y` aligned to 16, and whole fours."]
+    pub rows: *const f32,
+    #[doc = " `[m, top_k]`: rows of `rows`, or 2^32 - 1."]
+    pub places: *const u32,
+    #[doc = " `[m, top_k]`"]
+    pub weights: *const f32,
+    #[doc = " `[m, hidden]`, may be null, may be `y`."]
+    pub shared: *const f32,
+    #[doc = " `[m, hidden]`"]
+    pub y: *mut f32,
+    #[doc = " Tokens."]
+    pub m: u32,
+    #[doc = " Slots of a token."]
+    pub top_k: u32,
+    #[doc = " Columns, below 2^31."]
+    pub hidden: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of moe_sum_params"][::core::mem::size_of::<moe_sum_params>() - 56usize];
+    ["Alignment of moe_sum_params"][::core::mem::align_of::<moe_sum_params>() - 8usize];
+    ["Offset of field: moe_sum_params::rows"][::core::mem::offset_of!(moe_sum_params, rows) - 0usize];
+    ["Offset of field: moe_sum_params::places"][::core::mem::offset_of!(moe_sum_params, places) - 8usize];
+    ["Offset of field: moe_sum_params::weights"][::core::mem::offset_of!(moe_sum_params, weights) - 16usize];
+    ["Offset of field: moe_sum_params::shared"][::core::mem::offset_of!(moe_sum_params, shared) - 24usize];
+    ["Offset of field: moe_sum_params::y"][::core::mem::offset_of!(moe_sum_params, y) - 32usize];
+    ["Offset of field: moe_sum_params::m"][::core::mem::offset_of!(moe_sum_params, m) - 40usize];
+    ["Offset of field: moe_sum_params::top_k"][::core::mem::offset_of!(moe_sum_params, top_k) - 44usize];
+    ["Offset of field: moe_sum_params::hidden"][::core::mem::offset_of!(moe_sum_params, hidden) - 48usize];
+};
+#[doc = " Products of experts with the tokens that chose them."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct moe_dot_params {
+    #[doc = " `[experts, n, k]` blocks, aligned to 16."]
+    pub w: *const ::core::ffi::c_void,
+    #[doc = " `[m, k]`, or `[places, k]` without `sorted`."]
+    pub x: *const f32,
+    #[doc = " `[places, n]`"]
+    pub y: *mut f32,
+    #[doc = " As moe_sort leaves them, with tiles of at most as many places as the kernel multiplies; there are no more of them than the grid\n  has blocks of threads for."]
+    pub tiles: *const moe_tile,
+    #[doc = " The first is the number of tiles."]
+    pub counters: *const u32,
+    #[doc = " `[places]`: the pair at each place, whose token is its row of `x`; may be null: places are rows."]
+    pub sorted: *const u32,
+    #[doc = " Slots of a token."]
+    pub top_k: u32,
+    #[doc = " Rows of an expert."]
+    pub n: u32,
+    #[doc = " Columns: whole blocks, below 2^31; with `ROUND_INT8` a multiple of 32."]
+    pub k: u32,
+    #[doc = " Of the activations."]
+    pub round: linear_round,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of moe_dot_params"][::core::mem::size_of::<moe_dot_params>() - 64usize];
+    ["Alignment of moe_dot_params"][::core::mem::align_of::<moe_dot_params>() - 8usize];
+    ["Offset of field: moe_dot_params::w"][::core::mem::offset_of!(moe_dot_params, w) - 0usize];
+    ["Offset of field: moe_dot_params::x"][::core::mem::offset_of!(moe_dot_params, x) - 8usize];
+    ["Offset of field: moe_dot_params::y"][::core::mem::offset_of!(moe_dot_params, y) - 16usize];
+    ["Offset of field: moe_dot_params::tiles"][::core::mem::offset_of!(moe_dot_params, tiles) - 24usize];
+    ["Offset of field: moe_dot_params::counters"]
+        [::core::mem::offset_of!(moe_dot_params, counters) - 32usize];
+    ["Offset of field: moe_dot_params::sorted"][::core::mem::offset_of!(moe_dot_params, sorted) - 40usize];
+    ["Offset of field: moe_dot_params::top_k"][::core::mem::offset_of!(moe_dot_params, top_k) - 48usize];
+    ["Offset of field: moe_dot_params::n"][::core::mem::offset_of!(moe_dot_params, n) - 52usize];
+    ["Offset of field: moe_dot_params::k"][::core::mem::offset_of!(moe_dot_params, k) - 56usize];
+    ["Offset of field: moe_dot_params::round"][::core::mem::offset_of!(moe_dot_params, round) - 60usize];
+};
+#[doc = " The activation of a feed-forward layer."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct swiglu_params {
+    #[doc = " `[n]`, aligned to 16."]
+    pub gate: *const f32,
+    #[doc = " `[n]`, aligned to 16."]
+    pub up: *const f32,
+    #[doc = " `[n]`, aligned to 16; may be `gate` or `up`."]
+    pub y: *mut f32,
+    #[doc = " Values."]
+    pub n: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of swiglu_params"][::core::mem::size_of::<swiglu_params>() - 32usize];
+    ["Alignment of swiglu_params"][::core::mem::align_of::<swiglu_params>() - 8usize];
+    ["Offset of field: swiglu_params::gate"][::core::mem::offset_of!(swiglu_params, gate) - 0usize];
+    ["Offset of field: swiglu_params::up"][::core::mem::offset_of!(swiglu_params, up) - 8usize];
+    ["Offset of field: swiglu_params::y"][::core::mem::offset_of!(swiglu_params, y) - 16usize];
+    ["Offset of field: swiglu_params::n"][::core::mem::offset_of!(swiglu_params, n) - 24usize];
+};

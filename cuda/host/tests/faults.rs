@@ -7,13 +7,13 @@ use glm5::cuda::{Buffer, Gpu};
 use glm5::kernels;
 use glm5::ops::dsa_topk::{Selection, top_k};
 use glm5::ops::embedding::embedding_of;
-use glm5::ops::ffn::swiglu;
 use glm5::ops::linear::{TiledOptions, Unrounded, linear_many, linear_tiled_with, quantize};
 use glm5::ops::logits::logits;
+use glm5::ops::rope::rope;
 use glm5::ops::router::{Gating, RouterConfig, Routing, router};
 use glm5::quant::{GgmlType, Weight};
 use glm5::sys::{copy_params, reduce_params};
-use glm5::tensor::{Device, Matrix, Precision, QuantizedTiles, Tensor};
+use glm5::tensor::{Device, Heads, Matrix, Precision, QuantizedTiles, Tensor};
 use glm5_emu::{Options, gpu};
 
 fn small() -> Gpu {
@@ -134,9 +134,9 @@ fn operations_without_a_kernel_are_refused_by_name() {
     let device = glm5_emu::device();
     let ones = || Tensor::from_vec(&device, 2, 3, vec![1f32; 6]).unwrap();
     let mut y = ones();
-    let e = swiglu(&ones(), &ones(), &mut y).unwrap_err();
+    let e = rope(&mut y, Heads::one(0, 3), &ones()).unwrap_err();
     assert!(matches!(e, Error::Unsupported { .. }));
-    assert!(e.to_string().contains("swiglu on emulator"), "{e}");
+    assert!(e.to_string().contains("rope on emulator"), "{e}");
     assert_eq!(y.to_vec().unwrap(), [1.0; 6]);
 }
 

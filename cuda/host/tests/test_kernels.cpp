@@ -371,6 +371,90 @@ void router_choose(Job &job) {
     job.run(p, round_up(p.m, job.value("warps")));
 }
 
+void sort_pairs(Job &job, int n, int blocks) {
+    moe_sort_params p{};
+    p.n = n;
+    p.first_expert = job.random.between(0, 5);
+    p.height = job.random.between(1, 9);
+    p.n_experts = job.random.between(1, std::min(job.value("experts"), 64));
+    auto *ids = job.out<std::uint32_t>(p.n * sizeof(std::uint32_t));
+    for (std::uint32_t i = 0; i < p.n; ++i) ids[i] = job.random.word() % 16 == 0 ? ~0u : job.random.word() % (p.n_experts + 9);
+    p.ids = ids;
+    p.offsets = job.out<std::uint32_t>((p.n_experts + 1) * sizeof(std::uint32_t));
+    p.sorted = job.out<std::uint32_t>(p.n * sizeof(std::uint32_t));
+    p.places = job.out<std::uint32_t>(p.n * sizeof(std::uint32_t));
+    p.tiles = job.out<moe_tile>((p.n / p.height + std::min(p.n, p.n_experts)) * sizeof(moe_tile));
+    p.counters = job.out<std::uint32_t>(MOE_COUNTERS * sizeof(std::uint32_t));
+    if (blocks > 1) {
+        p.arrived = job.out<std::uint32_t>(sizeof(std::uint32_t));
+        *p.arrived = 0;
+        blocks = (p.n_experts + blocks - 1) / blocks;
+    }
+    job.run(p, blocks);
+}
+
+void moe_sort(Job &job) { sort_pairs(job, job.size(1024), job.value("own")); }
+void moe_sort_few(Job &job) { sort_pairs(job, job.size(1024, 32 * job.value("steps") * job.value("warps")), 1); }
+
+void moe_sum(Job &job) {
+    moe_sum_params p{};
+    const int load = job.value("load"), cols = 32 * job.value("warps");
+    p.m = job.random.between(1, 3);
+    p.top_k = job.random.between(0, 2 * job.value("slots"));
+    p.hidden = load * job.size(cols);
+    const std::uint32_t pairs = p.m * p.top_k, rows = job.random.between(1, 9);
+    p.rows = job.floats_in(std::size_t{rows} * p.hidden);
+    auto *places = job.out<std::uint32_t>(pairs * sizeof(std::uint32_t));
+    for (std::uint32_t i = 0; i < pairs; ++i) places[i] = job.coin() ? job.random.word() % rows : ~0u;
+    p.places = places;
+    p.weights = job.floats_in(pairs);
+    p.y = job.floats_in_out(std::size_t{p.m} * p.hidden);
+    if (job.coin()) p.shared = job.coin() ? p.y : job.floats_in(std::size_t{p.m} * p.hidden);
+    job.run(p, p.m * tiles(p.hidden, cols * load));
+}
+
+void moe_dot(Job &job) {
+    const int elems = job.value("ty"), height = job.value("tokens"), rows = job.value("rows");
+    moe_dot_params p{};
+    p.n = job.size(rows, rows + 1);
+    p.k = elems == 1 ? job.size(64) : job.random.between(1, elems == 32 ? 5 : 2) * elems;
+    p.round = elems == 1 ? ROUND_NONE : job.coin() ? ROUND_INT8 : ROUND_NONE;
+    // Two experts: two tiles of one, one of the other.
+    const std::uint32_t counts[3] = {std::uint32_t(height), std::uint32_t(job.random.between(1, height)),
+                                     std::uint32_t(job.random.between(1, height))};
+    const std::uint32_t places = counts[0] + counts[1] + counts[2];
+    auto *list = job.out<moe_tile>(4 * sizeof(moe_tile)); // one more than there are
+    list[0] = {0, 1, std::uint16_t(counts[0]), 0, 2};
+    list[1] = {counts[0], 1, std::uint16_t(counts[1]), 0, 2};
+    list[2] = {counts[0] + counts[1], 0, std::uint16_t(counts[2]), 2, 1};
+    p.tiles = list;
+    auto *counters = job.out<std::uint32_t>(MOE_COUNTERS * sizeof(std::uint32_t));
+    counters[0] = 3;
+    p.counters = counters;
+    p.top_k = job.random.between(1, 3);
+    std::uint32_t x_rows = places;
+    if (job.coin()) {
+        auto *sorted = job.out<std::uint32_t>(places * sizeof(std::uint32_t));
+        for (std::uint32_t i = 0; i < places; ++i) sorted[i] = places - 1 - i;
+        p.sorted = sorted;
+        x_rows = (places - 1) / p.top_k + 1;
+    }
+    p.w = job.bytes_in(std::size_t{2} * p.n * (p.k / elems * job.bytes("ty")));
+    p.x = job.floats_in(std::size_t{x_rows} * p.k);
+    p.y = job.out<float>(std::size_t{places} * p.n * sizeof(float));
+    job.run(p, 4 * tiles(p.n, rows));
+}
+
+void swiglu(Job &job) {
+    swiglu_params p{};
+    const int tile = 128 * job.value("warps") * job.value("unroll");
+    p.n = job.size(tile);
+    p.gate = job.floats_in_out(p.n);
+    p.up = job.floats_in(p.n);
+    p.y = job.coin() ? const_cast<float *>(p.gate) : job.out<float>(p.n * sizeof(float));
+    job.run(p, tiles(p.n, tile));
+}
+
 constexpr Family kFamilies[] = {
     {"copy", copy},       {"dequantize", dequantize},       {"embed", embed},
     {"reduce", reduce},   {"layer_norm", layer_norm},       {"norm_quantize", norm_quantize},
@@ -378,7 +462,7 @@ constexpr Family kFamilies[] = {
     {"linear_gemm", linear_gemm}, {"linear_gemm_wide", linear_gemm}, {"quantize_f16", quantize_f16},
     {"mma_f16", mma},     {"mma_s8", mma},                  {"linear_dot", linear},
     {"linear_tile", linear}, {"linear_float", linear_float}, {"router", router},
-    {"router_choose", router_choose},
+    {"router_choose", router_choose}, {"moe_sort", moe_sort}, {"moe_sort_few", moe_sort_few}, {"moe_sum", moe_sum}, {"moe_dot", moe_dot}, {"swiglu", swiglu},
 };
 
 const Family *family_of(const char *name) {

@@ -2,10 +2,10 @@
 
 pub mod reference;
 
-use super::{expect, no_kernel};
-use crate::cpu;
+use super::expect;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Matrix, Precision, Tensor};
+use crate::{cpu, cuda};
 
 /// Weights of a SwiGLU layer, or a stack of them (experts): `gate`, `up` `[slabs, ff, hidden]`, `down` `[slabs, hidden, ff]`.
 #[derive(Debug, Clone)]
@@ -75,7 +75,7 @@ pub fn ffn(w: &Ffn, x: &Tensor, y: &mut Tensor, precision: Precision) -> Result<
     expect("ffn", "y", y, x.rows(), w.hidden())?;
     match x.device() {
         Device::Cpu(cpu) => cpu::moe::ffn(cpu, w, x, y, precision),
-        Device::Cuda(gpu) => no_kernel("ffn", gpu),
+        Device::Cuda(_) => cuda::ffn::ffn(w, x, y, precision),
     }
 }
 
@@ -88,6 +88,6 @@ pub fn swiglu(gate: &Tensor, up: &Tensor, y: &mut Tensor) -> Result<()> {
     expect("swiglu", "y", y, gate.rows(), gate.cols())?;
     match gate.device() {
         Device::Cpu(cpu) => cpu::moe::swiglu(cpu, gate.cpu()?, up.cpu()?, gate.cols(), y.cpu_mut()?),
-        Device::Cuda(gpu) => no_kernel("swiglu", gpu),
+        Device::Cuda(_) => cuda::ffn::swiglu(gate, up, y),
     }
 }

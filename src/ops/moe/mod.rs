@@ -5,9 +5,9 @@ pub mod reference;
 use super::ffn::Ffn;
 use super::router::Routing;
 use super::{expect, no_kernel};
-use crate::cpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Precision, Tensor};
+use crate::{cpu, cuda};
 
 /// An id that stands for no expert, such as in an unused place of a routing: it adds exactly zero, and its weight is not looked at.
 pub const NO_EXPERT: u32 = u32::MAX;
@@ -64,8 +64,8 @@ pub fn moe(
 /// `experts` has one slab per expert; `x`, `y` `[m, hidden]`; `routing` as [`super::router::router`] leaves it.
 ///
 /// # Errors
-/// [`Error::Shape`] if they do not fit, [`Error::Argument`] for an expert id outside a stack of all experts, and for a shard with
-/// experts that no id reaches.
+/// [`Error::Shape`] if they do not fit, [`Error::Argument`] for an expert id outside a stack of all experts (a GPU traps there, which is an
+/// [`Error::Driver`] of a later call), and for a shard with experts that no id reaches.
 pub fn moe_with(
     options: MoeOptions,
     experts: &Ffn,
@@ -97,6 +97,11 @@ pub fn moe_with(
             }
             cpu::moe::moe(cpu, &options, experts, shared, x, routing, y, precision)
         }
-        Device::Cuda(gpu) => no_kernel("moe", gpu),
+        Device::Cuda(gpu) => {
+            match [experts.gate(), experts.up(), experts.down()].iter().any(|w| w.is_tiled()) {
+                true => no_kernel("moe of experts in tiles", gpu),
+                false => cuda::moe_blocks::moe(experts, shared, x, routing, y, precision, options.first_expert),
+            }
+        }
     }
 }
