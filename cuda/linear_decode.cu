@@ -14,7 +14,7 @@
 // Limits  few rows: 16 of 2048 inputs are 18 KB for a block of threads. 16 tokens: every 16 rows read all activations, 5.6 KB
 //         for each 256 columns, from L2 if L1 does not hold them. More: see linear_gemm.
 #include "common/float_rows.cuh"
-#include "common/int8.cuh"
+#include "common/multiply_tile.cuh"
 #include "common/silu.cuh"
 
 template <class Block, int kTokens, int kGlu, int kStages, int kBlocks, int kWarps>
@@ -140,7 +140,7 @@ __device__ __forceinline__ void linear_decode(const linear_decode_params &p) {
     griddep_wait();
     __syncthreads(); // barriers are there
 
-    [[maybe_unused]] constexpr int kColsAhead = decode_cols_ahead<kTokenTiles, kWarps>();
+    constexpr int kColsAhead = decode_cols_ahead<kTokenTiles, kWarps>();
     int reading = 0;
     for (unsigned turn = 0; rows.there(); rows.skip(static_cast<int>(p.blocks)), ++turn) {
         const unsigned slot = turn % kSlots, round = turn / kSlots % 2;
@@ -154,35 +154,7 @@ __device__ __forceinline__ void linear_decode(const linear_decode_params &p) {
                 __syncwarp(); // the copies of other lanes are there, and all have read the tile before
                 if constexpr (kStages > 1) copy(reading == 0 ? kStages - 1 : reading - 1);
                 const type &w = shared.ring[warp][reading];
-                const typename of::row heads[2] = {of::load(w, tile_row(lane, 0)), of::load(w, tile_row(lane, 2))};
-                if constexpr (of::kMins)
-#pragma unroll
-                    for (int t = 0; t < kTokenTiles; ++t) subtract_mins<Block>(acc[t], heads, lane, vector_at<uint2>(x[t].sums[lane]));
-#pragma unroll kColsAhead
-                for (int c = 0; c < 4; ++c) {
-                    uint32_t a[2][4];
-                    of::fragments(w, c, lane, a);
-                    float s[2][2 * of::kGroups];
-#pragma unroll
-                    for (int h = 0; h < 2; ++h) of::scales(heads[h], c, s[h]);
-#pragma unroll
-                    for (int t = 0; t < kTokenTiles; ++t) {
-                        const uint4 b = vector_at<uint4>(x[t].qs[c][lane]);
-#pragma unroll
-                        for (int j = 0; j < 2; ++j) {
-                            products<of::kGroups> sums;
-                            sums.multiply(a[j], j == 0 ? b.x : b.z, j == 0 ? b.y : b.w);
-                            float of_block[2][of::kGroups];
-#pragma unroll
-                            for (int h = 0; h < 2; ++h)
-#pragma unroll
-                                for (int u = 0; u < of::kGroups; ++u) of_block[h][u] = s[h][j * of::kGroups + u];
-                            float2 e[kColumns];
-                            of_tokens<kColumns>(x[t], 2 * c + j, lane, e);
-                            sums.template add<kColumns>(acc[t], of_block, e);
-                        }
-                    }
-                }
+                multiply_tile<Block, kColumns, kColsAhead>(acc, w, lane, token_tiles{x, lane});
                 if constexpr (kStages == 1) {
                     __syncwarp(); // all have read it
                     copy(0);

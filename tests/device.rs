@@ -53,6 +53,7 @@ mod device {
     crate::suites::linear::linear_properties!(crate::device::devices, 256);
     crate::suites::linear_tiled::linear_tiled_properties!(crate::device::devices, 256);
     crate::suites::memory::memory_properties!(crate::device::devices, 1);
+    crate::suites::moe_tiled::moe_tiled_properties!(crate::device::devices, 256);
     crate::suites::moe::moe_properties!(crate::device::devices, 64);
     crate::suites::moe_blocks::moe_blocks_properties!(crate::device::devices, 1);
     crate::suites::moe_sort::moe_sort_properties!(crate::device::devices, 256);

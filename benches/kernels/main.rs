@@ -3,7 +3,7 @@
 //! `GLM5_REQUIRE_GPU=1` it fails then.
 //!
 //! `cargo bench --features cuda --bench kernels [-- norm]` takes the rows whose name, `group/row`, holds the word. With
-//! `GLM5_BENCH_OUT` the results go to that file too, as lines of JSON. The whole table has 894 rows; 925 of an earlier one took
+//! `GLM5_BENCH_OUT` the results go to that file too, as lines of JSON. The whole table has about 970 rows; 925 of an earlier one took
 //! 102 s on an H200.
 //!
 //! A time is that of a graph of launches, divided by their number, so it includes the edge between two kernels. Buffers
@@ -22,6 +22,7 @@ mod linear;
 mod linear_fused;
 mod linear_tiled;
 mod linear_variants;
+mod moe;
 mod moe_blocks;
 mod moe_sort;
 mod moe_sum;
@@ -174,6 +175,7 @@ pub fn run(bench: &Bench, c: &mut Criterion) {
     roofs::benches(bench, c);
     norm::benches(bench, c);
     router::benches(bench, c);
+    moe::benches(bench, c);
     moe_sort::benches(bench, c);
     moe_sum::benches(bench, c);
     moe_blocks::benches(bench, c);

@@ -19,6 +19,28 @@ const _: () = {
     ["Offset of field: tile_act::scales"][::core::mem::offset_of!(tile_act, scales) - 2048usize];
     ["Offset of field: tile_act::sums"][::core::mem::offset_of!(tile_act, sums) - 2560usize];
 };
+#[doc = " Activations of one token, 256 columns: what it has in a tile_act. Rows like this can be gathered: the experts of a layer take those of\n  any tokens."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct row_act {
+    #[doc = " Lane t of a token takes `qs[i][t]` for columns 64 i and on."]
+    pub qs: [[[u32; 4usize]; 4usize]; 4usize],
+    #[doc = " Of each block."]
+    pub scales: [[f32; 2usize]; 8usize],
+    #[doc = " Of blocks 2 t and 2 t + 1."]
+    pub sums: [[u32; 2usize]; 4usize],
+    #[doc = " In shared memory the rows of eight tokens then meet all banks."]
+    pub unused: [u32; 4usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of row_act"][::core::mem::size_of::<row_act>() - 368usize];
+    ["Alignment of row_act"][::core::mem::align_of::<row_act>() - 4usize];
+    ["Offset of field: row_act::qs"][::core::mem::offset_of!(row_act, qs) - 0usize];
+    ["Offset of field: row_act::scales"][::core::mem::offset_of!(row_act, scales) - 256usize];
+    ["Offset of field: row_act::sums"][::core::mem::offset_of!(row_act, sums) - 320usize];
+    ["Offset of field: row_act::unused"][::core::mem::offset_of!(row_act, unused) - 352usize];
+};
 #[doc = " The same as f16, each token times the power of two that takes its largest value to [2^9, 2^10)."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -168,6 +190,29 @@ const _: () = {
     ["Offset of field: quantize_params::out"][::core::mem::offset_of!(quantize_params, out) - 8usize];
     ["Offset of field: quantize_params::m"][::core::mem::offset_of!(quantize_params, m) - 16usize];
     ["Offset of field: quantize_params::k"][::core::mem::offset_of!(quantize_params, k) - 20usize];
+};
+#[doc = " Rows to int8 rows."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct quantize_rows_params {
+    #[doc = " `[m, k]`, aligned to 16."]
+    pub x: *const f32,
+    #[doc = " `[m, k / 256]`, rounded up: what is behind the end is zeros."]
+    pub out: *mut row_act,
+    #[doc = " Tokens."]
+    pub m: u32,
+    #[doc = " Columns, a multiple of 32."]
+    pub k: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of quantize_rows_params"][::core::mem::size_of::<quantize_rows_params>() - 24usize];
+    ["Alignment of quantize_rows_params"][::core::mem::align_of::<quantize_rows_params>() - 8usize];
+    ["Offset of field: quantize_rows_params::x"][::core::mem::offset_of!(quantize_rows_params, x) - 0usize];
+    ["Offset of field: quantize_rows_params::out"]
+        [::core::mem::offset_of!(quantize_rows_params, out) - 8usize];
+    ["Offset of field: quantize_rows_params::m"][::core::mem::offset_of!(quantize_rows_params, m) - 16usize];
+    ["Offset of field: quantize_rows_params::k"][::core::mem::offset_of!(quantize_rows_params, k) - 20usize];
 };
 #[doc = " Rows to f16 tiles. One matrix, or a part of each row for each of several."]
 #[repr(C)]
@@ -463,6 +508,243 @@ pub const GATING_SOFTMAX: router_gating = 0;
 pub const GATING_SIGMOID: router_gating = 1;
 #[doc = " How logits of experts become scores."]
 pub type router_gating = ::core::ffi::c_uint;
+#[doc = " tile_q4_K"]
+pub const TILES_Q4_K: tiles_type = 0;
+#[doc = " tile_q5_K"]
+pub const TILES_Q5_K: tiles_type = 1;
+#[doc = " tile_q6_K"]
+pub const TILES_Q6_K: tiles_type = 2;
+#[doc = " tile_q5_0"]
+pub const TILES_Q5_0: tiles_type = 3;
+#[doc = " tile_q8_0"]
+pub const TILES_Q8_0: tiles_type = 4;
+#[doc = " Types that have tiles."]
+pub type tiles_type = ::core::ffi::c_uint;
+#[doc = " Which experts' rows of a call are which: pairs of a token and one of its slots, sorted by expert. Those of few tokens are sorted by\n  each block of threads for itself; of more tokens moe_sort has sorted them."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct moe_pairs {
+    #[doc = " `[m, top_k]`: experts `first` and on are those of the stack, 0xffffffff is none; unused, and may be null, with `offsets`."]
+    pub ids: *const u32,
+    #[doc = " `[n_experts + 1]` the first place of each expert; may be null, for up to MOE_PAIRS pairs."]
+    pub offsets: *const u32,
+    #[doc = " `[m * top_k]` pairs, by place; unused, and may be null, without `offsets`."]
+    pub sorted: *const u32,
+    #[doc = " Tokens."]
+    pub m: u32,
+    #[doc = " Slots of a token."]
+    pub top_k: u32,
+    #[doc = " Experts of the stack, MOE_EXPERTS at most."]
+    pub n_experts: u32,
+    #[doc = " The first one's id."]
+    pub first: u32,
+    #[doc = " Not 0: the kernel traps at an id of another expert. 0: it is none."]
+    pub strict: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of moe_pairs"][::core::mem::size_of::<moe_pairs>() - 48usize];
+    ["Alignment of moe_pairs"][::core::mem::align_of::<moe_pairs>() - 8usize];
+    ["Offset of field: moe_pairs::ids"][::core::mem::offset_of!(moe_pairs, ids) - 0usize];
+    ["Offset of field: moe_pairs::offsets"][::core::mem::offset_of!(moe_pairs, offsets) - 8usize];
+    ["Offset of field: moe_pairs::sorted"][::core::mem::offset_of!(moe_pairs, sorted) - 16usize];
+    ["Offset of field: moe_pairs::m"][::core::mem::offset_of!(moe_pairs, m) - 24usize];
+    ["Offset of field: moe_pairs::top_k"][::core::mem::offset_of!(moe_pairs, top_k) - 28usize];
+    ["Offset of field: moe_pairs::n_experts"][::core::mem::offset_of!(moe_pairs, n_experts) - 32usize];
+    ["Offset of field: moe_pairs::first"][::core::mem::offset_of!(moe_pairs, first) - 36usize];
+    ["Offset of field: moe_pairs::strict"][::core::mem::offset_of!(moe_pairs, strict) - 40usize];
+};
+#[doc = " A stack of matrices in tiles."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct moe_matrix {
+    #[doc = " `[slabs, n / 16, k_tiles]` tiles; may be null where there is no shared expert."]
+    pub w: *const ::core::ffi::c_void,
+    #[doc = " Of the tiles."]
+    pub ty: tiles_type,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of moe_matrix"][::core::mem::size_of::<moe_matrix>() - 16usize];
+    ["Alignment of moe_matrix"][::core::mem::align_of::<moe_matrix>() - 8usize];
+    ["Offset of field: moe_matrix::w"][::core::mem::offset_of!(moe_matrix, w) - 0usize];
+    ["Offset of field: moe_matrix::ty"][::core::mem::offset_of!(moe_matrix, ty) - 8usize];
+};
+#[doc = " Experts that have at most MOE_ROWS rows, and the shared expert: silu(gate x) * up x, rounded; or y = W x alone."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct moe_rows_params {
+    #[doc = " Up to MOE_ROWS tokens, if there is a shared expert."]
+    pub pairs: moe_pairs,
+    #[doc = " Gate and up, of one type; of one matrix the first."]
+    pub experts: [moe_matrix; 2usize],
+    #[doc = " The same of the shared expert."]
+    pub shared: [moe_matrix; 2usize],
+    #[doc = " `[m, k_tiles]` by token, or by place where there is one matrix."]
+    pub x: *const row_act,
+    #[doc = " `[places, n / 256]`, rounded up; unused where there is one matrix."]
+    pub h: *mut row_act,
+    #[doc = " `[m, n_shared / 256]`, the same."]
+    pub h_shared: *mut row_act,
+    #[doc = " `[places, n]` of one matrix."]
+    pub y: *mut f32,
+    #[doc = " `[gridDim.x, 2, 4, 128]` of units of gate and up that several blocks of threads share; aligned to 16."]
+    pub partial: *mut f32,
+    #[doc = " `[gridDim.x]`: zeros before the first launch, and left so."]
+    pub arrived: *mut u32,
+    #[doc = " Rows of a matrix; where they are rounded a multiple of 32."]
+    pub n: u32,
+    #[doc = " The same of the shared expert."]
+    pub n_shared: u32,
+    #[doc = " Tiles along a row."]
+    pub k_tiles: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of moe_rows_params"][::core::mem::size_of::<moe_rows_params>() - 176usize];
+    ["Alignment of moe_rows_params"][::core::mem::align_of::<moe_rows_params>() - 8usize];
+    ["Offset of field: moe_rows_params::pairs"][::core::mem::offset_of!(moe_rows_params, pairs) - 0usize];
+    ["Offset of field: moe_rows_params::experts"]
+        [::core::mem::offset_of!(moe_rows_params, experts) - 48usize];
+    ["Offset of field: moe_rows_params::shared"][::core::mem::offset_of!(moe_rows_params, shared) - 80usize];
+    ["Offset of field: moe_rows_params::x"][::core::mem::offset_of!(moe_rows_params, x) - 112usize];
+    ["Offset of field: moe_rows_params::h"][::core::mem::offset_of!(moe_rows_params, h) - 120usize];
+    ["Offset of field: moe_rows_params::h_shared"]
+        [::core::mem::offset_of!(moe_rows_params, h_shared) - 128usize];
+    ["Offset of field: moe_rows_params::y"][::core::mem::offset_of!(moe_rows_params, y) - 136usize];
+    ["Offset of field: moe_rows_params::partial"]
+        [::core::mem::offset_of!(moe_rows_params, partial) - 144usize];
+    ["Offset of field: moe_rows_params::arrived"]
+        [::core::mem::offset_of!(moe_rows_params, arrived) - 152usize];
+    ["Offset of field: moe_rows_params::n"][::core::mem::offset_of!(moe_rows_params, n) - 160usize];
+    ["Offset of field: moe_rows_params::n_shared"]
+        [::core::mem::offset_of!(moe_rows_params, n_shared) - 164usize];
+    ["Offset of field: moe_rows_params::k_tiles"]
+        [::core::mem::offset_of!(moe_rows_params, k_tiles) - 168usize];
+};
+#[doc = " Places of an expert that are multiplied together."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct moe_tile {
+    #[doc = " The first place."]
+    pub first: u32,
+    #[doc = " Of the stack."]
+    pub expert: u16,
+    #[doc = " Places."]
+    pub count: u16,
+    #[doc = " The first tile of this expert in the list."]
+    pub begin: u32,
+    #[doc = " Tiles of this expert, one after the other in the list."]
+    pub tiles: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of moe_tile"][::core::mem::size_of::<moe_tile>() - 16usize];
+    ["Alignment of moe_tile"][::core::mem::align_of::<moe_tile>() - 4usize];
+    ["Offset of field: moe_tile::first"][::core::mem::offset_of!(moe_tile, first) - 0usize];
+    ["Offset of field: moe_tile::expert"][::core::mem::offset_of!(moe_tile, expert) - 4usize];
+    ["Offset of field: moe_tile::count"][::core::mem::offset_of!(moe_tile, count) - 6usize];
+    ["Offset of field: moe_tile::begin"][::core::mem::offset_of!(moe_tile, begin) - 8usize];
+    ["Offset of field: moe_tile::tiles"][::core::mem::offset_of!(moe_tile, tiles) - 12usize];
+};
+#[doc = " Experts that have more than MOE_ROWS rows: silu(gate x) * up x, rounded; or y = W x alone."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct moe_gemm_params {
+    #[doc = " Gate and up, of one type; of one matrix the first."]
+    pub experts: [moe_matrix; 2usize],
+    #[doc = " `[m, k_tiles]` by token, or by place where there is one matrix."]
+    pub x: *const row_act,
+    #[doc = " Pairs by place; unused, and may be null, where there is one matrix."]
+    pub sorted: *const u32,
+    #[doc = " `[n_tiles]`, of at most as many places as the kernel takes, experts with most places first. Those with MOE_ROWS or fewer are left out."]
+    pub tiles: *const moe_tile,
+    #[doc = " One."]
+    pub n_tiles: *const u32,
+    #[doc = " One, zero before the launch: what was taken."]
+    pub queue: *mut u32,
+    #[doc = " `[places, n / 256]`, rounded up; unused where there is one matrix."]
+    pub h: *mut row_act,
+    #[doc = " `[places, n]` of one matrix."]
+    pub y: *mut f32,
+    #[doc = " Rows of a matrix; where they are rounded a multiple of 32."]
+    pub n: u32,
+    #[doc = " Tiles along a row."]
+    pub k_tiles: u32,
+    #[doc = " Slots of a token."]
+    pub top_k: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of moe_gemm_params"][::core::mem::size_of::<moe_gemm_params>() - 104usize];
+    ["Alignment of moe_gemm_params"][::core::mem::align_of::<moe_gemm_params>() - 8usize];
+    ["Offset of field: moe_gemm_params::experts"][::core::mem::offset_of!(moe_gemm_params, experts) - 0usize];
+    ["Offset of field: moe_gemm_params::x"][::core::mem::offset_of!(moe_gemm_params, x) - 32usize];
+    ["Offset of field: moe_gemm_params::sorted"][::core::mem::offset_of!(moe_gemm_params, sorted) - 40usize];
+    ["Offset of field: moe_gemm_params::tiles"][::core::mem::offset_of!(moe_gemm_params, tiles) - 48usize];
+    ["Offset of field: moe_gemm_params::n_tiles"]
+        [::core::mem::offset_of!(moe_gemm_params, n_tiles) - 56usize];
+    ["Offset of field: moe_gemm_params::queue"][::core::mem::offset_of!(moe_gemm_params, queue) - 64usize];
+    ["Offset of field: moe_gemm_params::h"][::core::mem::offset_of!(moe_gemm_params, h) - 72usize];
+    ["Offset of field: moe_gemm_params::y"][::core::mem::offset_of!(moe_gemm_params, y) - 80usize];
+    ["Offset of field: moe_gemm_params::n"][::core::mem::offset_of!(moe_gemm_params, n) - 88usize];
+    ["Offset of field: moe_gemm_params::k_tiles"]
+        [::core::mem::offset_of!(moe_gemm_params, k_tiles) - 92usize];
+    ["Offset of field: moe_gemm_params::top_k"][::core::mem::offset_of!(moe_gemm_params, top_k) - 96usize];
+};
+#[doc = " For up to MOE_ROWS tokens: the weighted sum of what their experts give, and the shared expert."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct moe_down_params {
+    #[doc = " Up to MOE_PAIRS."]
+    pub pairs: moe_pairs,
+    #[doc = " `[m, top_k]`"]
+    pub weights: *const f32,
+    #[doc = " Down."]
+    pub experts: moe_matrix,
+    #[doc = " The same of the shared expert."]
+    pub shared: moe_matrix,
+    #[doc = " `[places, k_tiles]`"]
+    pub h: *const row_act,
+    #[doc = " `[m, k_shared]`"]
+    pub h_shared: *const row_act,
+    #[doc = " `[m, n]`"]
+    pub y: *mut f32,
+    #[doc = " `[gridDim.x, 2, 128]` of units that several blocks of threads share; aligned to 16."]
+    pub partial: *mut f32,
+    #[doc = " `[gridDim.x]`: zeros before the first launch, and left so."]
+    pub arrived: *mut u32,
+    #[doc = " Outputs."]
+    pub n: u32,
+    #[doc = " Tiles along a row of an expert."]
+    pub k_tiles: u32,
+    #[doc = " The same of the shared expert; 0 without one."]
+    pub k_shared: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of moe_down_params"][::core::mem::size_of::<moe_down_params>() - 144usize];
+    ["Alignment of moe_down_params"][::core::mem::align_of::<moe_down_params>() - 8usize];
+    ["Offset of field: moe_down_params::pairs"][::core::mem::offset_of!(moe_down_params, pairs) - 0usize];
+    ["Offset of field: moe_down_params::weights"]
+        [::core::mem::offset_of!(moe_down_params, weights) - 48usize];
+    ["Offset of field: moe_down_params::experts"]
+        [::core::mem::offset_of!(moe_down_params, experts) - 56usize];
+    ["Offset of field: moe_down_params::shared"][::core::mem::offset_of!(moe_down_params, shared) - 72usize];
+    ["Offset of field: moe_down_params::h"][::core::mem::offset_of!(moe_down_params, h) - 88usize];
+    ["Offset of field: moe_down_params::h_shared"]
+        [::core::mem::offset_of!(moe_down_params, h_shared) - 96usize];
+    ["Offset of field: moe_down_params::y"][::core::mem::offset_of!(moe_down_params, y) - 104usize];
+    ["Offset of field: moe_down_params::partial"]
+        [::core::mem::offset_of!(moe_down_params, partial) - 112usize];
+    ["Offset of field: moe_down_params::arrived"]
+        [::core::mem::offset_of!(moe_down_params, arrived) - 120usize];
+    ["Offset of field: moe_down_params::n"][::core::mem::offset_of!(moe_down_params, n) - 128usize];
+    ["Offset of field: moe_down_params::k_tiles"]
+        [::core::mem::offset_of!(moe_down_params, k_tiles) - 132usize];
+    ["Offset of field: moe_down_params::k_shared"]
+        [::core::mem::offset_of!(moe_down_params, k_shared) - 136usize];
+};
 #[doc = " Which experts a token goes to."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -515,31 +797,6 @@ const _: () = {
     ["Offset of field: router_params::normalize"]
         [::core::mem::offset_of!(router_params, normalize) - 76usize];
     ["Offset of field: router_params::scale"][::core::mem::offset_of!(router_params, scale) - 80usize];
-};
-#[doc = " A tile of neighbouring places of one expert."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct moe_tile {
-    #[doc = " Its first place."]
-    pub first: u32,
-    #[doc = " Counted from the first one of the stack."]
-    pub expert: u16,
-    #[doc = " Places."]
-    pub count: u16,
-    #[doc = " Number of the first tile of this expert; those of one expert are neighbours, in the order of places."]
-    pub begin: u32,
-    #[doc = " Tiles of this expert."]
-    pub tiles: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of moe_tile"][::core::mem::size_of::<moe_tile>() - 16usize];
-    ["Alignment of moe_tile"][::core::mem::align_of::<moe_tile>() - 4usize];
-    ["Offset of field: moe_tile::first"][::core::mem::offset_of!(moe_tile, first) - 0usize];
-    ["Offset of field: moe_tile::expert"][::core::mem::offset_of!(moe_tile, expert) - 4usize];
-    ["Offset of field: moe_tile::count"][::core::mem::offset_of!(moe_tile, count) - 6usize];
-    ["Offset of field: moe_tile::begin"][::core::mem::offset_of!(moe_tile, begin) - 8usize];
-    ["Offset of field: moe_tile::tiles"][::core::mem::offset_of!(moe_tile, tiles) - 12usize];
 };
 #[doc = " Pairs of token and slot, sorted by expert."]
 #[repr(C)]

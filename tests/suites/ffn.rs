@@ -140,7 +140,7 @@ impl Values {
 
 /// `h` rounded to int8, and how far the rounded values may be off when `h` is off by `off`: the step changes with the
 /// largest value, and a value near the middle between two steps may go to the other one.
-fn rounded(h: &[f64], off: &[f64], k: usize, block: usize) -> (Vec<f64>, Vec<f64>) {
+pub fn rounded(h: &[f64], off: &[f64], k: usize, block: usize) -> (Vec<f64>, Vec<f64>) {
     let single: Vec<f32> = h.iter().map(|h| *h as f32).collect();
     let out: Vec<f64> = round_int8(&single, k, block).unwrap().iter().map(|v| f64::from(*v)).collect();
     let mut out_off = Vec::new();

@@ -89,11 +89,11 @@ fn run(d: &Device, w: &Weight, x: &[f32], format: Option<ActivationFormat>) -> g
 }
 
 /// What a device makes of `format` for `m` tokens.
-fn format_on(d: &Device, m: usize, format: Option<ActivationFormat>) -> ActivationFormat {
+pub fn format_on(d: &Device, m: usize, format: Option<ActivationFormat>) -> ActivationFormat {
     format.unwrap_or_else(|| QuantizedTiles::new(d, m, 32).unwrap().format())
 }
 
-fn round(x: &[f32], k: usize, format: ActivationFormat) -> Vec<f32> {
+pub fn round(x: &[f32], k: usize, format: ActivationFormat) -> Vec<f32> {
     match format {
         ActivationFormat::Int8 => reference::round_int8(x, k, reference::INT8_BLOCK).unwrap(),
         ActivationFormat::F16 => reference::round_f16(x, k).unwrap(),
@@ -103,7 +103,7 @@ fn round(x: &[f32], k: usize, format: ActivationFormat) -> Vec<f32> {
 /// Rounding of a sum of products with minimums apart from them: `sum |scale q x| + sum |minimum x|` instead of `sum |w x|`,
 /// and of the sums of blocks, which are two bf16, good to 2^-17, or two f16, good to 2^-22. With f16, weights of Q6_K are rounded to 11
 /// bits.
-fn slack(w: &Weight, x: &[f32], format: ActivationFormat) -> Vec<f64> {
+pub fn slack(w: &Weight, x: &[f32], format: ActivationFormat) -> Vec<f64> {
     let (ty, k) = (w.ty(), w.cols());
     let all = values(w);
     let whole = magnitudes(&all, x, k);

@@ -66,6 +66,7 @@ pub mod moe;
 pub mod moe_blocks;
 pub mod moe_sort;
 pub mod moe_sum;
+pub mod moe_tiled;
 pub mod norm;
 pub mod overlap;
 pub mod roofs;

@@ -122,7 +122,7 @@ impl Case {
 }
 
 /// Experts that nobody chooses become NaN (all bits set: NaN values or NaN scales), so that reading one shows.
-fn spoil_unused(w: &Weight, ids: &[u32]) -> Weight {
+pub fn spoil_unused(w: &Weight, ids: &[u32]) -> Weight {
     let mut bytes = w.bytes().to_vec();
     for (e, slab) in bytes.chunks_mut(w.rows() * w.row_bytes()).enumerate() {
         if !ids.contains(&(e as u32)) {
@@ -132,7 +132,7 @@ fn spoil_unused(w: &Weight, ids: &[u32]) -> Weight {
     Weight::new(w.ty(), w.shape(), bytes.into()).unwrap()
 }
 
-fn routing(d: &Device, m: usize, ids: &[u32], weights: &[f32]) -> Routing {
+pub fn routing(d: &Device, m: usize, ids: &[u32], weights: &[f32]) -> Routing {
     let k = ids.len() / m;
     let mut routing = Routing::new(d, 1, k).unwrap();
     routing.ids = Tensor::from_vec(d, m, k, ids.to_vec()).unwrap();
@@ -173,7 +173,7 @@ impl Inputs {
         match first_expert {
             None => moe(&experts, shared.as_ref(), &x, &routing, &mut y, precision)?,
             Some(_) => {
-                let options = MoeOptions { first_expert };
+                let options = MoeOptions { first_expert, ..MoeOptions::default() };
                 moe_with(options, &experts, shared.as_ref(), &x, &routing, &mut y, precision)?;
             }
         }
@@ -184,7 +184,7 @@ impl Inputs {
     fn specified(&self, first_expert: Option<usize>) -> Vec<f64> {
         let (experts, shared) = (self.experts.values(), self.shared.as_ref().map(|s| s.values()));
         let (shared, k) = (shared.as_ref().map(|s| s.weights()), self.ids.len() / self.m());
-        let (options, experts) = (MoeOptions { first_expert }, experts.weights());
+        let (options, experts) = (MoeOptions { first_expert, ..MoeOptions::default() }, experts.weights());
         reference::moe_with(options, &experts, shared.as_ref(), &self.x, &self.ids, &self.weights, k).unwrap()
     }
 
@@ -300,7 +300,7 @@ pub fn padding_adds_nothing(devices: &[Device], c: Case) -> TestCaseResult {
 }
 
 /// `n` ranges that cover `0..of` and begin at multiples of `step`, or fewer if there is not that much of it.
-fn cuts(n: usize, of: usize, step: usize, rng: &mut Rng) -> Vec<Range<usize>> {
+pub fn cuts(n: usize, of: usize, step: usize, rng: &mut Rng) -> Vec<Range<usize>> {
     let mut places: Vec<usize> = (1..of.div_ceil(step)).map(|i| i * step).collect();
     while places.len() >= n {
         places.remove(rng.below(places.len()));
@@ -509,10 +509,10 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
     }
     // Four experts of which the last would have the id of none, or one beyond all ids.
     for first in [NO_EXPERT as usize - 3, NO_EXPERT as usize, usize::MAX - 4, usize::MAX - 3, usize::MAX] {
-        let options = MoeOptions { first_expert: Some(first) };
+        let options = MoeOptions { first_expert: Some(first), ..MoeOptions::default() };
         let refusal = moe_with(options, &experts, Some(&shared), &x, &good, &mut y, exact);
         assert!(matches!(refusal, Err(glm5::Error::Argument { .. })), "experts from {first} on: {refusal:?}");
-        let options = MoeOptions { first_expert: Some(first) };
+        let options = MoeOptions { first_expert: Some(first), ..MoeOptions::default() };
         let values = [0.0f32; 4 * 6 * 8];
         let values = FfnValues { gate: &values, up: &values, down: &values, hidden: 8, ff: 6 };
         let refusal = reference::moe_with(options, &values, None, &[1.0f32; 16], &[0; 4], &[1.0; 4], 2);

@@ -232,9 +232,14 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
     argument(run(d, &[1], 1, 4, &plain(65_536)));
     argument(run(d, &[1], 1, 0, &plain(8)));
     argument(run(d, &[1], 1, 513, &plain(8)));
-    for first_expert in [i32::MAX as usize - 3, usize::MAX] {
+    // The last of four experts would have the id of none, or one beyond all ids.
+    for first_expert in [NONE as usize - 3, NONE as usize, usize::MAX] {
         argument(run(d, &[1], 1, 4, &SortOptions { first_expert, ..plain(8) }));
     }
+    // The last ids there are, and one right before them.
+    let last = SortOptions { first_expert: NONE as usize - 4, ..plain(8) };
+    let ids = [NONE - 1, NONE, NONE - 5, NONE - 4];
+    assert_eq!(run(d, &ids, 2, 4, &last).unwrap(), sort(&ids, 4, last.first_expert, 8));
     let many = Tensor::zeros(d, 1 << 20, 8).unwrap();
     let result = moe_sort(&many, &plain(8), &mut SortedPairs::new(d, 4).unwrap());
     assert!(matches!(result, Err(glm5::Error::Capacity { .. })), "{result:?}");

@@ -21,10 +21,11 @@ mod emu {
 
     crate::suites::dequantize::dequantize_properties!(crate::emu::devices, 48);
     crate::suites::embedding::embedding_properties!(crate::emu::devices, 48);
-    crate::suites::ffn::ffn_properties!(crate::emu::devices, 8);
+    crate::suites::ffn::ffn_properties!(crate::emu::devices, 4);
     crate::suites::linear::linear_properties!(crate::emu::devices, 16);
     crate::suites::linear_tiled::linear_tiled_properties!(crate::emu::devices, 16);
-    crate::suites::moe::moe_properties!(crate::emu::devices, 8);
+    crate::suites::moe_tiled::moe_tiled_properties!(crate::emu::devices, 3);
+    crate::suites::moe::moe_properties!(crate::emu::devices, 2);
     crate::suites::moe_blocks::moe_blocks_properties!(crate::emu::devices, 1);
     crate::suites::moe_sort::moe_sort_properties!(crate::emu::devices, 24);
     crate::suites::moe_sum::moe_sum_properties!(crate::emu::devices, 24);

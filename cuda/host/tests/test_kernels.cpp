@@ -335,6 +335,124 @@ void quantize_f16(Job &job) {
     job.run(p, round_up(p.m, TILE_TOKENS) * TILE_TOKENS, slabs);
 }
 
+void quantize_rows(Job &job) {
+    quantize_rows_params p{};
+    p.m = job.random.between(1, 17);
+    p.k = 32 * job.size(TILE_COLS / 32);
+    p.x = job.floats_in(std::size_t{p.m} * p.k);
+    const std::size_t rows = std::size_t{p.m} * round_up(p.k, TILE_COLS);
+    p.out = job.out<row_act>(rows * sizeof(row_act));
+    job.run(p, tiles(rows, job.value("warps")));
+}
+
+const row_act *rows_in(Job &job, std::size_t rows) { return static_cast<const row_act *>(job.bytes_in(rows * sizeof(row_act))); }
+
+constexpr std::size_t kTileBytes[] = {sizeof(tile_q4_K), sizeof(tile_q5_K), sizeof(tile_q6_K), sizeof(tile_q5_0), sizeof(tile_q8_0)};
+
+// Matrices of some type, `n` rows of `k_tiles` tiles each; several are of one type.
+template <int kN> void stacks(Job &job, moe_matrix (&w)[kN], std::size_t slabs, std::size_t n, std::size_t k_tiles) {
+    const int ty = job.random.between(TILES_Q4_K, TILES_Q8_0);
+    for (moe_matrix &one : w) {
+        one.ty = static_cast<tiles_type>(ty);
+        one.w = job.bytes_in(slabs * round_up(n, TILE_ROWS) * k_tiles * kTileBytes[ty]);
+    }
+}
+
+// Up to eight tokens, some of whose slots have an expert of another stack or none.
+moe_pairs pairs_of(Job &job, int n_experts) {
+    moe_pairs p{};
+    p.m = job.random.between(1, MOE_ROWS);
+    p.top_k = job.random.between(0, MOE_PAIRS / static_cast<int>(p.m));
+    p.n_experts = n_experts;
+    p.first = job.random.between(0, 3);
+    auto *ids = job.out<std::uint32_t>(p.m * p.top_k * sizeof(std::uint32_t));
+    for (std::uint32_t i = 0; i < p.m * p.top_k; ++i) ids[i] = job.random.between(0, 9) == 0 ? ~0u : job.random.word() % (p.n_experts + 5);
+    p.ids = ids;
+    return p;
+}
+
+void moe_rows(Job &job) {
+    moe_rows_params p{};
+    const bool glu = job.value("glu") != 0;
+    const int n_experts = job.random.between(1, 5);
+    p.pairs = pairs_of(job, n_experts);
+    const std::uint32_t places = p.pairs.m * p.pairs.top_k;
+    p.n = glu ? 32 * job.random.between(1, 3) : job.random.between(1, 70);
+    p.k_tiles = job.random.between(1, 3);
+    stacks(job, p.experts, n_experts, p.n, p.k_tiles);
+    if (glu && job.coin()) {
+        p.n_shared = 32 * job.random.between(1, 3);
+        stacks(job, p.shared, 1, p.n_shared, p.k_tiles);
+    }
+    p.x = rows_in(job, std::size_t{glu ? p.pairs.m : places} * p.k_tiles);
+    if (glu) p.h = job.out<row_act>(places * round_up(p.n, TILE_COLS) * sizeof(row_act));
+    else p.y = job.out<float>(std::size_t{places} * p.n * sizeof(float));
+    if (glu && p.n_shared > 0) p.h_shared = job.out<row_act>(p.pairs.m * round_up(p.n_shared, TILE_COLS) * sizeof(row_act));
+    const int blocks = job.random.between(1, job.coin() ? 5 : 200); // more than there are tiles, too
+    p.partial = job.out<float>(std::size_t{static_cast<unsigned>(blocks)} * 2 * 4 * 128 * sizeof(float));
+    p.arrived = job.out<std::uint32_t>(blocks * sizeof(std::uint32_t));
+    std::fill_n(p.arrived, blocks, 0u);
+    job.run(p, blocks);
+    for (int i = 0; i < blocks; ++i) CHECK(p.arrived[i] == 0, "block %d of %d: a counter is left at %u", i, blocks, p.arrived[i]);
+}
+
+void moe_down(Job &job) {
+    moe_down_params p{};
+    const int n_experts = job.random.between(1, 5);
+    p.pairs = pairs_of(job, n_experts);
+    const std::uint32_t places = p.pairs.m * p.pairs.top_k;
+    p.n = job.random.between(1, 200);
+    p.k_tiles = job.random.between(1, 3);
+    p.weights = job.floats_in(places);
+    moe_matrix w[1];
+    stacks(job, w, n_experts, p.n, p.k_tiles);
+    p.experts = w[0];
+    p.h = rows_in(job, std::size_t{places} * p.k_tiles);
+    if (job.coin()) {
+        p.k_shared = job.random.between(1, 3);
+        stacks(job, w, 1, p.n, p.k_shared);
+        p.shared = w[0];
+        p.h_shared = rows_in(job, std::size_t{p.pairs.m} * p.k_shared);
+    }
+    p.y = job.out<float>(std::size_t{p.pairs.m} * p.n * sizeof(float));
+    const int blocks = job.random.between(1, job.coin() ? 5 : 200); // more than there are tiles, too
+    p.partial = job.out<float>(std::size_t{static_cast<unsigned>(blocks)} * 2 * 128 * sizeof(float));
+    p.arrived = job.out<std::uint32_t>(blocks * sizeof(std::uint32_t));
+    std::fill_n(p.arrived, blocks, 0u);
+    job.run(p, blocks);
+    for (int i = 0; i < blocks; ++i) CHECK(p.arrived[i] == 0, "block %d of %d: a counter is left at %u", i, blocks, p.arrived[i]);
+}
+
+void moe_gemm(Job &job) {
+    moe_gemm_params p{};
+    const bool glu = job.value("glu") != 0;
+    const int height = TILE_TOKENS * job.value("tokens"), elems = job.value("ty");
+    p.n = glu ? 32 * job.random.between(1, 5) : job.random.between(1, 200);
+    p.k_tiles = job.random.between(1, 3);
+    for (moe_matrix &w : p.experts)
+        w.w = job.bytes_in(std::size_t{2} * round_up(p.n, TILE_ROWS) * p.k_tiles * (TILE_ROWS * TILE_COLS / elems * job.bytes("ty")));
+    // Two experts, of which one may be left to moe_rows.
+    const std::uint32_t counts[3] = {std::uint32_t(height), std::uint32_t(job.random.between(1, height)),
+                                     std::uint32_t(job.random.between(1, height))};
+    const std::uint32_t places = counts[0] + counts[1] + counts[2];
+    auto *list = job.out<moe_tile>(3 * sizeof(moe_tile));
+    list[0] = {0, 1, std::uint16_t(counts[0]), 0, 2};
+    list[1] = {counts[0], 1, std::uint16_t(counts[1]), 0, 2};
+    list[2] = {counts[0] + counts[1], 0, std::uint16_t(counts[2]), 2, 1};
+    p.tiles = list;
+    auto *counters = job.out<std::uint32_t>(2 * sizeof(std::uint32_t));
+    counters[0] = 3, counters[1] = 0;
+    p.n_tiles = counters, p.queue = counters + 1;
+    p.top_k = job.random.between(1, 3);
+    auto *sorted = job.out<std::uint32_t>(places * sizeof(std::uint32_t));
+    for (std::uint32_t i = 0; i < places; ++i) sorted[i] = places - 1 - i;
+    p.sorted = sorted;
+    p.x = rows_in(job, std::size_t{glu ? (places - 1) / p.top_k + 1 : places} * p.k_tiles);
+    if (glu) p.h = job.out<row_act>(places * round_up(p.n, TILE_COLS) * sizeof(row_act));
+    else p.y = job.out<float>(std::size_t{places} * p.n * sizeof(float));
+    job.run(p, job.random.between(1, 3));
+}
+
 struct Family {
     const char *name;
     void (*launch)(Job &job);
@@ -463,6 +581,7 @@ constexpr Family kFamilies[] = {
     {"mma_f16", mma},     {"mma_s8", mma},                  {"linear_dot", linear},
     {"linear_tile", linear}, {"linear_float", linear_float}, {"router", router},
     {"router_choose", router_choose}, {"moe_sort", moe_sort}, {"moe_sort_few", moe_sort_few}, {"moe_sum", moe_sum}, {"moe_dot", moe_dot}, {"swiglu", swiglu},
+    {"quantize_rows", quantize_rows}, {"moe_rows", moe_rows}, {"moe_down", moe_down}, {"moe_gemm", moe_gemm},
 };
 
 const Family *family_of(const char *name) {

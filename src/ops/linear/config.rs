@@ -254,7 +254,7 @@ fn decode_time(i: &kernels::linear_decode::Instance, problem: DecodeProblem, sms
 }
 
 /// Blocks of threads of a kernel that run on an SM at a time: as many as there are registers for, `by_registers`, and shared memory.
-pub(super) fn blocks_on_sm(entry: Entry, by_registers: u32, smem_per_sm: u32) -> u32 {
+pub(crate) fn blocks_on_sm(entry: Entry, by_registers: u32, smem_per_sm: u32) -> u32 {
     /// What the system takes for each.
     const SMEM_OF_BLOCK: u32 = 1024;
     by_registers.min(smem_per_sm / (entry.smem_bytes() + SMEM_OF_BLOCK)).max(1)

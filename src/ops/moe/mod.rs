@@ -1,10 +1,12 @@
 //! Mixture of experts: the weighted sum of a token's routed experts, plus the shared expert.
 
+pub mod config;
 pub mod reference;
 
+use super::expect;
 use super::ffn::Ffn;
 use super::router::Routing;
-use super::{expect, no_kernel};
+pub use crate::cuda::moe::MoeScratch;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Precision, Tensor};
 use crate::{cpu, cuda};
@@ -12,15 +14,17 @@ use crate::{cpu, cuda};
 /// An id that stands for no expert, such as in an unused place of a routing: it adds exactly zero, and its weight is not looked at.
 pub const NO_EXPERT: u32 = u32::MAX;
 
-/// How [`moe_with`] reads ids.
+/// What a call of [`moe_with`] can have besides.
 #[derive(Debug, Default)]
-pub struct MoeOptions {
+pub struct MoeOptions<'a> {
     /// The stack is a shard that begins with this one of the model's experts; others add exactly zero. Without, the stack has all
     /// experts, and an id of none of them is an error.
     pub first_expert: Option<usize>,
+    /// What experts in tiles need besides, on a GPU. Without, it is made for the call, which then cannot be recorded in a graph.
+    pub scratch: Option<&'a mut MoeScratch>,
 }
 
-impl MoeOptions {
+impl MoeOptions<'_> {
     /// The expert that a stack begins with.
     pub(crate) fn first(&self) -> usize {
         self.first_expert.unwrap_or(0)
@@ -67,7 +71,7 @@ pub fn moe(
 /// [`Error::Shape`] if they do not fit, [`Error::Argument`] for an expert id outside a stack of all experts (a GPU traps there, which is an
 /// [`Error::Driver`] of a later call), and for a shard with experts that no id reaches.
 pub fn moe_with(
-    options: MoeOptions,
+    options: MoeOptions<'_>,
     experts: &Ffn,
     shared: Option<&Ffn>,
     x: &Tensor,
@@ -97,10 +101,12 @@ pub fn moe_with(
             }
             cpu::moe::moe(cpu, &options, experts, shared, x, routing, y, precision)
         }
-        Device::Cuda(gpu) => {
+        Device::Cuda(_) => {
             match [experts.gate(), experts.up(), experts.down()].iter().any(|w| w.is_tiled()) {
-                true => no_kernel("moe of experts in tiles", gpu),
-                false => cuda::moe_blocks::moe(experts, shared, x, routing, y, precision, options.first_expert),
+                true => cuda::moe::moe(options, experts, shared, x, routing, y, precision),
+                false => {
+                    cuda::moe_blocks::moe(experts, shared, x, routing, y, precision, options.first_expert)
+                }
             }
         }
     }

@@ -109,7 +109,7 @@ impl SortedPairs {
     }
 
     /// Grows to what a call needs; those that had room keep their addresses. If one fails, others may have grown.
-    fn grow(&mut self, pairs: usize, height: usize) -> Result<()> {
+    pub(crate) fn grow(&mut self, pairs: usize, height: usize) -> Result<()> {
         let tiles = max_tiles(pairs, self.n_experts, height);
         for (tensor, rows) in [(&mut self.sorted, pairs), (&mut self.places, pairs), (&mut self.tiles, tiles)]
         {
@@ -154,7 +154,7 @@ pub(crate) fn max_tiles(pairs: usize, n_experts: usize, height: usize) -> usize 
 /// other stacks unless they are an error. Always the same result for the same ids. One launch on GPUs, from which nothing comes back.
 ///
 /// # Errors
-/// [`Error::Argument`] for no height or one above 65,535, for ids that would not fit 31 bits, and on the CPU for an id that is an error
+/// [`Error::Argument`] for no height or one above 65,535, for a stack of whose experts one would have no id, and on the CPU for an id that is an error
 /// (a GPU traps there, which is an [`Error::Driver`] of a later call); [`Error::Capacity`] for 2^23 pairs or more;
 /// [`Error::Unsupported`] across devices. Nothing is changed then, but that memory may have grown.
 pub fn moe_sort(ids: &Tensor<u32>, options: &SortOptions, out: &mut SortedPairs) -> Result<()> {
@@ -162,7 +162,7 @@ pub fn moe_sort(ids: &Tensor<u32>, options: &SortOptions, out: &mut SortedPairs)
     if height == 0 || height > usize::from(u16::MAX) {
         return Err(Error::argument("height of a tile", "1 to 65535", height));
     }
-    let most = i32::MAX as usize - out.n_experts;
+    let most = NONE as usize - out.n_experts; // so that the last id is that of no expert
     if first_expert > most {
         return Err(Error::argument("first expert", format!("at most {most}"), first_expert));
     }
