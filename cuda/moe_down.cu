@@ -113,36 +113,34 @@ template <class Block, int kBlocks, int kWarps> INTRIN void moe_down_part(const 
         // One tile; with one column of an entry without tokens t and t + 4 at once.
         const auto multiply = [&](auto columns) {
             constexpr int kColumns = decltype(columns)::kValue;
-            {
-                const type &tile = ring.wait();
-                copy(ring.reading == 0 ? ring_type::kStages - 1 : ring.reading - 1);
-                // Tokens without a row read that of another, which is not added. With one column token t or t + 4 is there in its place.
-                const auto place_of = [&](uint32_t token) -> uint32_t {
-                    if (of_shared) return token < p.pairs.m ? token : kNone;
-                    return shared.places[entry][token];
-                };
-                const auto place_in = [&](uint32_t column) {
-                    const uint32_t place = place_of(column / 2 + 4 * (column % 2));
-                    return kColumns == 1 && place == kNone && column % 2 == 0 ? place_of(column / 2 + 4) : place;
-                };
-                const uint32_t any = of_shared ? 0 : list.at(entry).first();
-                const auto row_at = [&](uint32_t place) { return x + (uint64_t{place == kNone ? any : place} * k_tiles + k); };
-                uint32_t own[2] = {place_of(tile_token(lane, 0)), place_of(tile_token(lane, 1))};
-                const uint32_t first_own = kColumns == 1 && own[0] == kNone ? own[1] : own[0];
-                const token_rows rows{row_at(place_in(lane / 4)), {row_at(first_own), row_at(own[1])}, lane};
-                float acc[1][4] = {};
-                multiply_tile<Block, kColumns, (kColumns == 1 && sizeof(type) < kSmall ? 4 : 2 / kColumns)>(acc, tile, lane, rows);
-                ring.next();
+            const type &tile = ring.wait();
+            copy(ring.reading == 0 ? ring_type::kStages - 1 : ring.reading - 1);
+            // Tokens without a row read that of another, which is not added. With one column token t or t + 4 is there in its place.
+            const auto place_of = [&](uint32_t token) -> uint32_t {
+                if (of_shared) return token < p.pairs.m ? token : kNone;
+                return shared.places[entry][token];
+            };
+            const auto place_in = [&](uint32_t column) {
+                const uint32_t place = place_of(column / 2 + 4 * (column % 2));
+                return kColumns == 1 && place == kNone && column % 2 == 0 ? place_of(column / 2 + 4) : place;
+            };
+            const uint32_t any = of_shared ? 0 : list.at(entry).first();
+            const auto row_at = [&](uint32_t place) { return x + (uint64_t{place == kNone ? any : place} * k_tiles + k); };
+            uint32_t own[2] = {place_of(tile_token(lane, 0)), place_of(tile_token(lane, 1))};
+            const uint32_t first_own = kColumns == 1 && own[0] == kNone ? own[1] : own[0];
+            const token_rows rows{row_at(place_in(lane / 4)), {row_at(first_own), row_at(own[1])}, lane};
+            float acc[1][4] = {};
+            multiply_tile<Block, kColumns, (kColumns == 1 && sizeof(type) < kSmall ? 4 : 2 / kColumns)>(acc, tile, lane, rows);
+            ring.next();
 #pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    if (own[i] == kNone) continue;
-                    const float weight = of_shared ? 1.f : shared.weights[entry][tile_token(lane, i)];
-                    const int column = kColumns == 1 ? 0 : i;
-                    y[i] = __fmaf_rn(weight, acc[0][column], y[i]);
-                    y[2 + i] = __fmaf_rn(weight, acc[0][2 + column], y[2 + i]);
-                }
-                for (k += kWarps; k >= k_tiles; k -= k_tiles) ++entry;
+            for (int i = 0; i < 2; ++i) {
+                if (own[i] == kNone) continue;
+                const float weight = of_shared ? 1.f : shared.weights[entry][tile_token(lane, i)];
+                const int column = kColumns == 1 ? 0 : i;
+                y[i] = __fmaf_rn(weight, acc[0][column], y[i]);
+                y[2 + i] = __fmaf_rn(weight, acc[0][2 + column], y[2 + i]);
             }
+            for (k += kWarps; k >= k_tiles; k -= k_tiles) ++entry;
         };
 #pragma unroll 1
         for (; to > next; next += kWarps) {

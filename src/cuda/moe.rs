@@ -251,7 +251,8 @@ struct ManyPlan {
 }
 
 impl Plan {
-    /// Looks at everything that could fail before the first launch.
+    /// Looks, before the first launch, at what could fail. The shared expert of many tokens is a layer of its own, which looks for itself; `y`
+    /// is written by the last launch.
     fn new(
         gpu: &Gpu,
         sizes: Sizes,
