@@ -62,7 +62,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
 /// those of `quant::block`.
 #[cfg(feature = "regen-bindings")]
 fn regenerate_bindings() -> Result<()> {
-    println!("cargo::rerun-if-changed=cuda/include/params.h");
+    println!("cargo::rerun-if-changed=cuda/include");
     println!("cargo::rerun-if-changed=src/sys"); // what was written by hand there does not stay
     let builder = || {
         bindgen::Builder::default()

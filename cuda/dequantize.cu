@@ -8,6 +8,7 @@
 // Limits  a tile is loaded whole before the first value is written; other blocks on the SM fill that gap. Below a few MB
 //         the launch dominates.
 #include "common/dequantize.cuh"
+#include "params/dequantize.h"
 
 template <class Block, class Out, int kTile, int kWarps>
 using dequantize_smem = dequantize_stage<Block, kTile>;

@@ -8,6 +8,7 @@
 // Limits  rows are found by their id only, so equal tokens are read twice (from L2). A token outside the table traps; the
 //         host refuses ids that it knows.
 #include "common/dequantize.cuh"
+#include "params/dequantize.h"
 
 template <class Block, class Out, int kTile, int kWarps>
 using embed_smem = dequantize_stage<Block, kTile>;

@@ -6,7 +6,7 @@
 // Floor   8 n_rows n bytes; a row of 128 is a launch, 8192 of them 8.4 MB, 4.7 us at 1.79 TB/s
 // Limits  two sums in a row, so two barriers where there is more than one warp
 #include "common/row.cuh"
-#include "params.h"
+#include "params/norm.h"
 
 template <int kLoad, int kVecs, int kWarps>
 struct layer_norm_smem {

@@ -16,6 +16,7 @@
 #include "common/float_rows.cuh"
 #include "common/multiply_tile.cuh"
 #include "common/silu.cuh"
+#include "params/linear_tiled.h"
 
 template <class Block, int kTokens, int kGlu, int kStages, int kBlocks, int kWarps>
 struct linear_decode_smem {

@@ -14,6 +14,7 @@
 #include "common/gemm_f16.cuh"
 #include "common/gemm_int8.cuh"
 #include "common/silu.cuh"
+#include "params/linear_tiled.h"
 
 template <class Block, int kAct, int kRows, int kTokens> struct gemm_step_of;
 template <class Block, int kRows, int kTokens> struct gemm_step_of<Block, 8, kRows, kTokens> {

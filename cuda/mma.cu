@@ -6,7 +6,7 @@
 // Floor   2 * 16 * 8 * K * kTiles * steps operations per warp
 // Limits  power: a chip that is busy with nothing else lowers its clock after some milliseconds
 #include "common/intrin.cuh"
-#include "params.h"
+#include "params/roofs.h"
 
 INTRIN void mma_step(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) { mma_m16n8k16_f16(d, a, b); }
 INTRIN void mma_step(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) { mma_m16n8k32_s8(d, a, b); }

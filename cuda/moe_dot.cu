@@ -10,6 +10,7 @@
 #include "common/linear.cuh"
 #include "common/pairs.cuh"
 #include "common/row.cuh"
+#include "params/moe_dot.h"
 
 template <class Block, int kRows, int kTokens, int kCols, int kWarps> struct moe_dot_smem {
     float partial[kWarps][kRows * kTokens];

@@ -11,7 +11,7 @@
 // Limits  few rows use few SMs. Squares are added in f32: values beyond 1e17 overflow.
 #include "common/act.cuh"
 #include "common/row.cuh"
-#include "params.h"
+#include "params/norm.h"
 
 template <class Out, int kBlock, int kLoad, int kVecs, int kWarps>
 struct norm_quantize_smem {

@@ -1,4 +1,4 @@
-// quantize: activations to int8 tiles (params.h), the input of linear layers in tiles for few tokens (linear_decode).
+// quantize: activations to int8 tiles (params/tiles.h), the input of linear layers in tiles for few tokens (linear_decode).
 //
 // Math    per 32 columns d = amax / 127 (22 bits), q = round(x / d), and d times the sum of q
 // Shapes  x [m, k] f32; out [ceil(k / 256), ceil(m / 8)] tiles, zeros behind the end
@@ -7,7 +7,7 @@
 // Limits  a token writes pieces of 4 bytes, which the tokens of the tile together make whole lines of
 #include "common/act.cuh"
 #include "common/places.cuh"
-#include "params.h"
+#include "params/quantize.h"
 
 template <int kWarps>
 __device__ __forceinline__ void quantize(const quantize_params &p) {

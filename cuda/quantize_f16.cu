@@ -1,4 +1,4 @@
-// quantize_f16: activations to f16 tiles (params.h), the input of linear_gemm.
+// quantize_f16: activations to f16 tiles (params/tiles.h), the input of linear_gemm.
 //
 // Math    per token the power of two 2^e that takes the largest |x| to [2^9, 2^10); f16(x 2^e), and the sums of 32 of these. Below
 //         2^-24 of it (2^-34 of the largest value) nothing is left of a value, and above that at least half of an ulp is right.
@@ -8,7 +8,7 @@
 // Floor   6 bytes a value
 // Limits  the second reading of the row meets L1 or L2
 #include "common/places.cuh"
-#include "params.h"
+#include "params/quantize.h"
 
 template <int kWarps> struct quantize_f16_smem {
     uint32_t amax[kWarps];

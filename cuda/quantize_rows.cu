@@ -1,4 +1,4 @@
-// quantize_rows: activations to int8 rows (params.h), which the experts of a layer gather.
+// quantize_rows: activations to int8 rows (params/tiles.h), which the experts of a layer gather.
 //
 // Math    as quantize
 // Shapes  x [m, k] f32; out [m, ceil(k / 256)], zeros behind the end
@@ -6,6 +6,7 @@
 // Floor   5.4 bytes a value: 8 tokens of 6144, a launch
 // Limits  a warp's stores are pieces of 4 and 8 bytes, of 352 neighbouring bytes
 #include "common/row_act.cuh"
+#include "params/quantize.h"
 
 template <int kWarps>
 __device__ __forceinline__ void quantize_rows(const quantize_rows_params &p) {

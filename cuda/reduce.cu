@@ -6,7 +6,7 @@
 // Floor   16 n_vecs bytes. 256 MiB: 0.15 ms at 1.79 TB/s.
 // Limits  kUnroll loads in flight per thread; below a few MB the launch dominates
 #include "common/intrin.cuh"
-#include "params.h"
+#include "params/roofs.h"
 
 template <int kUnroll, int kWarps>
 struct reduce_smem {

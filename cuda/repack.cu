@@ -1,4 +1,4 @@
-// repack: the blocks of a matrix to tiles (params.h), the same bytes in another order. Once, when weights are loaded.
+// repack: the blocks of a matrix to tiles (params/tiles.h), the same bytes in another order. Once, when weights are loaded.
 //
 // Math    none: bits move
 // Shapes  src [slabs, n, k] blocks; out [slabs, ceil(n / 16), ceil(k / 256)] tiles
@@ -6,6 +6,7 @@
 // Floor   bytes of the weights, twice. 100 MB: 0.12 ms at 1.79 TB/s.
 // Limits  small loads: bytes that become neighbours lie far apart. Faster than any bus brings the weights.
 #include "common/tile.cuh"
+#include "params/repack.h"
 
 // The blocks that a tile is made from. Those behind the end of the matrix are not there, and count as zeros.
 template <class Block> struct repack_source {

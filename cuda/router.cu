@@ -8,6 +8,7 @@
 // Floor   bytes of W: 256 x 6144 6.3 MB, 3.9 us at 1.61 TB/s. Choosing: launch, and two reductions over a warp for each expert.
 // Limits  many tokens read W again for every 4 of them, from L2: those have their logits from linear_float
 #include "common/float_rows.cuh"
+#include "params/router.h"
 
 // Larger for larger scores; of NaN that of -inf, and of no score 0.
 INTRIN uint32_t score_order(float score) {

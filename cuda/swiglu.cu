@@ -6,7 +6,7 @@
 // Floor   bytes read and written: 4096 x 2048 of f32 101 MB, 25 us at 4 TB/s; a few tokens: a launch
 // Limits  exact division and expf, about 30 instructions a value
 #include "common/silu.cuh"
-#include "params.h"
+#include "params/swiglu.h"
 
 template <int kUnroll, int kWarps> __device__ __forceinline__ void swiglu(const swiglu_params &p) {
     griddep_wait();

@@ -1,4 +1,4 @@
-// half.cuh: weights in tiles (params.h) as operands of the f16 matrix instruction.
+// half.cuh: weights in tiles (params/tiles.h) as operands of the f16 matrix instruction.
 //
 // A weight is u * a - m * v: a is an f16 made from integers, u and v are f32, m * v is the minimum of a block. Of the K types u is the same
 // for the 256 columns that a row has in a tile, and a the scale of a block times the quant: of Q4_K and Q5_K below 2^11, so nothing is

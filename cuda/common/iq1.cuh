@@ -5,7 +5,7 @@
 #pragma once
 #include "decode.cuh"
 #include "grids.cuh"
-#include "params.h"
+#include "params/blocks.h"
 
 // Half `half` of a point, eight values of 2 bits.
 INTRIN uint32_t iq1_quants4(uint32_t point, bool down, int half) {

@@ -2,7 +2,7 @@
 #pragma once
 #include "decode.cuh"
 #include "grids.cuh"
-#include "params.h"
+#include "params/blocks.h"
 
 // Half `half` of a point, eight indices of 2 bits into 8, 25, 43; negated where the bit of `signs` is set.
 INTRIN uint32_t iq2_quants4(uint32_t point, uint32_t signs, int half) {

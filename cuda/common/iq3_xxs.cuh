@@ -2,7 +2,7 @@
 #pragma once
 #include "decode.cuh"
 #include "grids.cuh"
-#include "params.h"
+#include "params/blocks.h"
 
 template <> struct decode<block_iq3_xxs> {
     static constexpr int kElems = QK_K, kScaleElems = 32;

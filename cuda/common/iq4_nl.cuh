@@ -1,7 +1,7 @@
 // iq4_nl.cuh: IQ4_NL, d K[q] with sixteen unevenly spaced levels.
 #pragma once
 #include "decode.cuh"
-#include "params.h"
+#include "params/blocks.h"
 
 // K for each low nibble of `nibbles`: -127 -104 -83 -65, -49 -35 -22 -10, 1 13 25 38, 53 69 89 113.
 INTRIN uint32_t iq4_levels(uint32_t nibbles) {

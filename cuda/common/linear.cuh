@@ -3,6 +3,7 @@
 #pragma once
 #include "act.cuh"
 #include "blocks.cuh"
+#include "params/linear.h"
 
 // Columns `col` to col + kN - 1 of a row of k values, of which some are behind its end: those are zeros.
 template <class Block, int kN> INTRIN void tail_values(const Block *row, int col, int k, float (&v)[kN]) {

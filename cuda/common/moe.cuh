@@ -7,7 +7,7 @@
 // order of the blocks, where the last one to come adds them up. So the same bits come out every time.
 #pragma once
 #include "multiply_tile.cuh"
-#include "params.h"
+#include "params/moe.h"
 
 constexpr uint32_t kNoExpert = 0xffffffffu;
 

@@ -1,7 +1,7 @@
 // mxfp4.cuh: MXFP4, 2^(e - 127) F[q] with the sixteen values F of E2M1. Doubled they are integers.
 #pragma once
 #include "decode.cuh"
-#include "params.h"
+#include "params/blocks.h"
 
 // Half of the E8M0 scale 2^(e - 127). Every e is a scale, 255 too; the two smallest are subnormal.
 INTRIN float e8m0_half_to_f32(uint32_t e) { return f32_from_bits(e < 2 ? 0x00200000u << e : (e - 1) << 23); }

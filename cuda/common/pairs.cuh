@@ -1,7 +1,7 @@
 // pairs.cuh: what kernels of sorted pairs of token and slot share.
 #pragma once
 #include "intrin.cuh"
-#include "params.h"
+#include "params/moe_sort.h"
 
 // In place of an id or of a place: there is none.
 constexpr uint32_t kNone = 0xffffffffu;

@@ -1,4 +1,4 @@
-// places.cuh: where rows and tokens of a tile (params.h) are in the result D of a matrix instruction, 16 by 8.
+// places.cuh: where rows and tokens of a tile (params/tiles.h) are in the result D of a matrix instruction, 16 by 8.
 //
 // Tokens 0 to 3 have the even columns and 4 to 7 the odd ones: a lane has two neighbouring columns, and of up to four tokens
 // needs the first only.

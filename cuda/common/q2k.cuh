@@ -1,7 +1,7 @@
 // q2k.cuh: Q2_K, d sc q - dmin mn.
 #pragma once
 #include "decode.cuh"
-#include "params.h"
+#include "params/blocks.h"
 
 // Quants 4 i to 4 i + 3 of Q2_K, the low two bits of Q3_K.
 template <class Block> INTRIN uint32_t two_bits4(const Block &b, int i) {

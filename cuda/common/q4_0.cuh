@@ -1,7 +1,7 @@
 // q4_0.cuh: Q4_0, d (q - 8).
 #pragma once
 #include "decode.cuh"
-#include "params.h"
+#include "params/blocks.h"
 
 template <> struct decode<block_q4_0> {
     static constexpr int kElems = 32, kScaleElems = 32;

@@ -1,7 +1,7 @@
 // q4_1.cuh: Q4_1, d q + m.
 #pragma once
 #include "decode.cuh"
-#include "params.h"
+#include "params/blocks.h"
 
 template <> struct decode<block_q4_1> {
     static constexpr int kElems = 32, kScaleElems = 32;

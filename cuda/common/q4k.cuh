@@ -1,7 +1,7 @@
 // q4k.cuh: Q4_K, d sc q - dmin mn.
 #pragma once
 #include "decode.cuh"
-#include "params.h"
+#include "params/blocks.h"
 
 // The 6-bit scale and minimum of 32 values.
 struct scale_min {

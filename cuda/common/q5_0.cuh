@@ -1,7 +1,7 @@
 // q5_0.cuh: Q5_0, d (q - 16), the fifth bits apart.
 #pragma once
 #include "decode.cuh"
-#include "params.h"
+#include "params/blocks.h"
 
 template <> struct decode<block_q5_0> {
     static constexpr int kElems = 32, kScaleElems = 32;

@@ -1,7 +1,7 @@
 // q5_1.cuh: Q5_1, d q + m, the fifth bits apart.
 #pragma once
 #include "decode.cuh"
-#include "params.h"
+#include "params/blocks.h"
 
 template <> struct decode<block_q5_1> {
     static constexpr int kElems = 32, kScaleElems = 32;

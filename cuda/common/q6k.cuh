@@ -1,7 +1,7 @@
 // q6k.cuh: Q6_K, d sc (q - 32), four bits here and two there.
 #pragma once
 #include "decode.cuh"
-#include "params.h"
+#include "params/blocks.h"
 
 template <> struct decode<block_q6_K> {
     static constexpr int kElems = QK_K, kScaleElems = 16;

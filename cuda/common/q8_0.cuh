@@ -1,7 +1,7 @@
 // q8_0.cuh: Q8_0, d q.
 #pragma once
 #include "decode.cuh"
-#include "params.h"
+#include "params/blocks.h"
 
 template <> struct decode<block_q8_0> {
     static constexpr int kElems = 32, kScaleElems = 32;

@@ -1,8 +1,8 @@
-// row_act.cuh: int8 activations of a token as rows (params.h): how a block of 32 columns is written.
+// row_act.cuh: int8 activations of a token as rows (params/tiles.h): how a block of 32 columns is written.
 #pragma once
 #include "act.cuh"
 #include "silu.cuh"
-#include "params.h"
+#include "params/tiles.h"
 
 // Of a block of 32 values what one of the four lanes has that share it.
 struct act_part {

@@ -1,7 +1,7 @@
 // scalars.cuh: F32, F16 and BF16 as blocks of one value.
 #pragma once
 #include "decode.cuh"
-#include "params.h"
+#include "params/blocks.h"
 
 INTRIN float to_f32(block_f32 x) { return x.d; }
 INTRIN float to_f32(block_f16 x) { return f16_to_f32(x.d); }

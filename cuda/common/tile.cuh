@@ -1,4 +1,4 @@
-// tile.cuh: weights in tiles of 16 rows and 256 columns (params.h), as operands of the integer matrix instruction.
+// tile.cuh: weights in tiles of 16 rows and 256 columns (params/tiles.h), as operands of the integer matrix instruction.
 //
 // A value of these types is scale * q, or scale * q - m * dmin, with q an int8. Of each type, for 64 columns i of a tile:
 //
@@ -15,6 +15,7 @@
 #include "q5k.cuh"
 #include "q6k.cuh"
 #include "q8_0.cuh"
+#include "params/tiles.h"
 
 template <class Block> struct tile;
 

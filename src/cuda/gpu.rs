@@ -155,7 +155,7 @@ impl Gpu {
     /// shared memory is too large, [`Error::NoKernelImage`]. [`Error::Driver`].
     ///
     /// # Safety
-    /// What the params say is true: pointers come from live buffers of this device, which have the sizes that `params.h`
+    /// What the params say is true: pointers come from live buffers of this device, which have the sizes that `params/*.h`
     /// asks for; those that the kernel writes come from [`Buffer::as_mut_ptr`], and those that it reads before
     /// `griddep_wait()` from [`Buffer::as_prologue_ptr`]. They were taken in the same [`Gpu::turn`] as this call, if another
     /// thread uses the device, and nothing was copied, cleared or waited for in between.

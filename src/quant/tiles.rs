@@ -1,5 +1,5 @@
 //! Weights in tiles of 16 rows and 256 columns, in the order in which matrix instructions take them: the layout of
-//! `cuda/include/params.h`, told here once more in plain loops over bits. Kernels repack on the device; this is what they are
+//! `cuda/include/params/tiles.h`, told here once more in plain loops over bits. Kernels repack on the device; this is what they are
 //! held to, and the way back.
 //!
 //! A tile has the bytes of the blocks that it holds. What is behind the end of a matrix is zeros.

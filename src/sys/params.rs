@@ -1,5 +1,108 @@
 // Generated from cuda/include/params.h by `tools/regen-bindings.sh`. Do not edit.
 
+#[doc = " Values of a run of blocks."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct dequantize_params {
+    #[doc = " `[src_bytes]`, whole blocks, aligned to 16."]
+    pub src: *const ::core::ffi::c_void,
+    #[doc = " `[n]` f32, f16 or bf16, aligned to 16."]
+    pub out: *mut ::core::ffi::c_void,
+    #[doc = " Bytes of `src`."]
+    pub src_bytes: u64,
+    #[doc = " Byte of `src` at which the first block begins."]
+    pub first: u64,
+    #[doc = " Values; whole blocks, all of them within `src`."]
+    pub n: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of dequantize_params"][::core::mem::size_of::<dequantize_params>() - 40usize];
+    ["Alignment of dequantize_params"][::core::mem::align_of::<dequantize_params>() - 8usize];
+    ["Offset of field: dequantize_params::src"][::core::mem::offset_of!(dequantize_params, src) - 0usize];
+    ["Offset of field: dequantize_params::out"][::core::mem::offset_of!(dequantize_params, out) - 8usize];
+    ["Offset of field: dequantize_params::src_bytes"]
+        [::core::mem::offset_of!(dequantize_params, src_bytes) - 16usize];
+    ["Offset of field: dequantize_params::first"]
+        [::core::mem::offset_of!(dequantize_params, first) - 24usize];
+    ["Offset of field: dequantize_params::n"][::core::mem::offset_of!(dequantize_params, n) - 32usize];
+};
+#[doc = " Rows of a table by token id."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct embed_params {
+    #[doc = " `[vocab, hidden]` blocks, aligned to 16."]
+    pub table: *const ::core::ffi::c_void,
+    #[doc = " `[n_tokens]`, each below `vocab` or the kernel traps."]
+    pub tokens: *const u32,
+    #[doc = " `[n_tokens, hidden]` f32 or bf16, aligned to 16."]
+    pub out: *mut ::core::ffi::c_void,
+    #[doc = " Rows of the table."]
+    pub vocab: u32,
+    #[doc = " Values per row; whole blocks."]
+    pub hidden: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of embed_params"][::core::mem::size_of::<embed_params>() - 32usize];
+    ["Alignment of embed_params"][::core::mem::align_of::<embed_params>() - 8usize];
+    ["Offset of field: embed_params::table"][::core::mem::offset_of!(embed_params, table) - 0usize];
+    ["Offset of field: embed_params::tokens"][::core::mem::offset_of!(embed_params, tokens) - 8usize];
+    ["Offset of field: embed_params::out"][::core::mem::offset_of!(embed_params, out) - 16usize];
+    ["Offset of field: embed_params::vocab"][::core::mem::offset_of!(embed_params, vocab) - 24usize];
+    ["Offset of field: embed_params::hidden"][::core::mem::offset_of!(embed_params, hidden) - 28usize];
+};
+#[doc = " Nothing."]
+pub const ROUND_NONE: linear_round = 0;
+#[doc = " Rounded to int8 with one scale for 32 values, and back."]
+pub const ROUND_INT8: linear_round = 1;
+#[doc = " Rounded to bf16, and back."]
+pub const ROUND_BF16: linear_round = 2;
+#[doc = " What is done to the activations of a linear layer before they are multiplied."]
+pub type linear_round = ::core::ffi::c_uint;
+#[doc = " Linear layer of any weight type, one matrix or one per head."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct linear_params {
+    #[doc = " `[slabs, n, k]` blocks, aligned to 16; as many slabs as the grid is high."]
+    pub w: *const ::core::ffi::c_void,
+    #[doc = " `[m]` rows `x_stride` apart; slab s takes `k` columns from `s * x_head` on."]
+    pub x: *const f32,
+    #[doc = " `[m]` rows `y_stride` apart; slab s gives `n` columns from `s * y_head` on."]
+    pub y: *mut f32,
+    #[doc = " Values from row to row of `x`."]
+    pub x_stride: u64,
+    #[doc = " Values from row to row of `y`."]
+    pub y_stride: u64,
+    #[doc = " Columns of `x` from slab to slab."]
+    pub x_head: u64,
+    #[doc = " Columns of `y` from slab to slab."]
+    pub y_head: u64,
+    #[doc = " Rows of `x` and `y`: tokens."]
+    pub m: u32,
+    #[doc = " Rows of a slab."]
+    pub n: u32,
+    #[doc = " Columns of a slab: whole blocks, below 2^31; with `ROUND_INT8` a multiple of 32."]
+    pub k: u32,
+    #[doc = " Of the activations."]
+    pub round: linear_round,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of linear_params"][::core::mem::size_of::<linear_params>() - 72usize];
+    ["Alignment of linear_params"][::core::mem::align_of::<linear_params>() - 8usize];
+    ["Offset of field: linear_params::w"][::core::mem::offset_of!(linear_params, w) - 0usize];
+    ["Offset of field: linear_params::x"][::core::mem::offset_of!(linear_params, x) - 8usize];
+    ["Offset of field: linear_params::y"][::core::mem::offset_of!(linear_params, y) - 16usize];
+    ["Offset of field: linear_params::x_stride"][::core::mem::offset_of!(linear_params, x_stride) - 24usize];
+    ["Offset of field: linear_params::y_stride"][::core::mem::offset_of!(linear_params, y_stride) - 32usize];
+    ["Offset of field: linear_params::x_head"][::core::mem::offset_of!(linear_params, x_head) - 40usize];
+    ["Offset of field: linear_params::y_head"][::core::mem::offset_of!(linear_params, y_head) - 48usize];
+    ["Offset of field: linear_params::m"][::core::mem::offset_of!(linear_params, m) - 56usize];
+    ["Offset of field: linear_params::n"][::core::mem::offset_of!(linear_params, n) - 60usize];
+    ["Offset of field: linear_params::k"][::core::mem::offset_of!(linear_params, k) - 64usize];
+    ["Offset of field: linear_params::round"][::core::mem::offset_of!(linear_params, round) - 68usize];
+};
 #[doc = " Activations of 8 tokens, 256 columns, as int8 in blocks of 32 (src/quant/activations.rs). Tokens 0 to 3 are g = 0, 2, 4 and 6,\n  tokens 4 to 7 the odd g."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -59,190 +162,6 @@ const _: () = {
     ["Offset of field: tile_act_f16::x"][::core::mem::offset_of!(tile_act_f16, x) - 0usize];
     ["Offset of field: tile_act_f16::sums"][::core::mem::offset_of!(tile_act_f16, sums) - 4096usize];
     ["Offset of field: tile_act_f16::scales"][::core::mem::offset_of!(tile_act_f16, scales) - 4352usize];
-};
-#[doc = " dst = src."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct copy_params {
-    #[doc = " `[n_vecs]` of 16 bytes, aligned to 16."]
-    pub src: *const ::core::ffi::c_void,
-    #[doc = " `[n_vecs]` of 16 bytes, aligned to 16; does not overlap `src`."]
-    pub dst: *mut ::core::ffi::c_void,
-    #[doc = " Vectors of 16 bytes."]
-    pub n_vecs: u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of copy_params"][::core::mem::size_of::<copy_params>() - 24usize];
-    ["Alignment of copy_params"][::core::mem::align_of::<copy_params>() - 8usize];
-    ["Offset of field: copy_params::src"][::core::mem::offset_of!(copy_params, src) - 0usize];
-    ["Offset of field: copy_params::dst"][::core::mem::offset_of!(copy_params, dst) - 8usize];
-    ["Offset of field: copy_params::n_vecs"][::core::mem::offset_of!(copy_params, n_vecs) - 16usize];
-};
-#[doc = " One wrapping sum of 64-bit words per block of the grid."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct reduce_params {
-    #[doc = " `[n_vecs]` of 16 bytes, aligned to 16."]
-    pub src: *const ::core::ffi::c_void,
-    #[doc = " `[gridDim.x]`"]
-    pub partial: *mut u64,
-    #[doc = " Vectors of 16 bytes."]
-    pub n_vecs: u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of reduce_params"][::core::mem::size_of::<reduce_params>() - 24usize];
-    ["Alignment of reduce_params"][::core::mem::align_of::<reduce_params>() - 8usize];
-    ["Offset of field: reduce_params::src"][::core::mem::offset_of!(reduce_params, src) - 0usize];
-    ["Offset of field: reduce_params::partial"][::core::mem::offset_of!(reduce_params, partial) - 8usize];
-    ["Offset of field: reduce_params::n_vecs"][::core::mem::offset_of!(reduce_params, n_vecs) - 16usize];
-};
-#[doc = " A matrix instruction, `steps` times for each of `tiles` accumulators of each warp."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct mma_params {
-    #[doc = " `[4, 32]` registers of fragment A."]
-    pub a: *const u32,
-    #[doc = " `[tiles, 2, 32]` registers of fragments B."]
-    pub b: *const u32,
-    #[doc = " `[gridDim.x, warps, tiles, 4, 32]` f32 or s32 registers of fragments D."]
-    pub d: *mut ::core::ffi::c_void,
-    #[doc = " Repetitions."]
-    pub steps: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of mma_params"][::core::mem::size_of::<mma_params>() - 32usize];
-    ["Alignment of mma_params"][::core::mem::align_of::<mma_params>() - 8usize];
-    ["Offset of field: mma_params::a"][::core::mem::offset_of!(mma_params, a) - 0usize];
-    ["Offset of field: mma_params::b"][::core::mem::offset_of!(mma_params, b) - 8usize];
-    ["Offset of field: mma_params::d"][::core::mem::offset_of!(mma_params, d) - 16usize];
-    ["Offset of field: mma_params::steps"][::core::mem::offset_of!(mma_params, steps) - 24usize];
-};
-#[doc = " Values of a run of blocks."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct dequantize_params {
-    #[doc = " `[src_bytes]`, whole blocks, aligned to 16."]
-    pub src: *const ::core::ffi::c_void,
-    #[doc = " `[n]` f32, f16 or bf16, aligned to 16."]
-    pub out: *mut ::core::ffi::c_void,
-    #[doc = " Bytes of `src`."]
-    pub src_bytes: u64,
-    #[doc = " Byte of `src` at which the first block begins."]
-    pub first: u64,
-    #[doc = " Values; whole blocks, all of them within `src`."]
-    pub n: u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of dequantize_params"][::core::mem::size_of::<dequantize_params>() - 40usize];
-    ["Alignment of dequantize_params"][::core::mem::align_of::<dequantize_params>() - 8usize];
-    ["Offset of field: dequantize_params::src"][::core::mem::offset_of!(dequantize_params, src) - 0usize];
-    ["Offset of field: dequantize_params::out"][::core::mem::offset_of!(dequantize_params, out) - 8usize];
-    ["Offset of field: dequantize_params::src_bytes"]
-        [::core::mem::offset_of!(dequantize_params, src_bytes) - 16usize];
-    ["Offset of field: dequantize_params::first"]
-        [::core::mem::offset_of!(dequantize_params, first) - 24usize];
-    ["Offset of field: dequantize_params::n"][::core::mem::offset_of!(dequantize_params, n) - 32usize];
-};
-#[doc = " Blocks to tiles."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct repack_params {
-    #[doc = " `[slabs, n, k]` blocks, aligned to 16."]
-    pub src: *const ::core::ffi::c_void,
-    #[doc = " `[slabs, n / 16, k / 256]` tiles, both rounded up: what is behind the end of the matrix is zeros."]
-    pub out: *mut ::core::ffi::c_void,
-    #[doc = " Rows of a slab."]
-    pub n: u32,
-    #[doc = " Columns, whole blocks."]
-    pub k: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of repack_params"][::core::mem::size_of::<repack_params>() - 24usize];
-    ["Alignment of repack_params"][::core::mem::align_of::<repack_params>() - 8usize];
-    ["Offset of field: repack_params::src"][::core::mem::offset_of!(repack_params, src) - 0usize];
-    ["Offset of field: repack_params::out"][::core::mem::offset_of!(repack_params, out) - 8usize];
-    ["Offset of field: repack_params::n"][::core::mem::offset_of!(repack_params, n) - 16usize];
-    ["Offset of field: repack_params::k"][::core::mem::offset_of!(repack_params, k) - 20usize];
-};
-#[doc = " Rows to int8 tiles."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct quantize_params {
-    #[doc = " `[m, k]`"]
-    pub x: *const f32,
-    #[doc = " `[k / 256, m / 8]`, both rounded up: what is behind the end is zeros."]
-    pub out: *mut tile_act,
-    #[doc = " Tokens."]
-    pub m: u32,
-    #[doc = " Columns, a multiple of 32."]
-    pub k: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of quantize_params"][::core::mem::size_of::<quantize_params>() - 24usize];
-    ["Alignment of quantize_params"][::core::mem::align_of::<quantize_params>() - 8usize];
-    ["Offset of field: quantize_params::x"][::core::mem::offset_of!(quantize_params, x) - 0usize];
-    ["Offset of field: quantize_params::out"][::core::mem::offset_of!(quantize_params, out) - 8usize];
-    ["Offset of field: quantize_params::m"][::core::mem::offset_of!(quantize_params, m) - 16usize];
-    ["Offset of field: quantize_params::k"][::core::mem::offset_of!(quantize_params, k) - 20usize];
-};
-#[doc = " Rows to int8 rows."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct quantize_rows_params {
-    #[doc = " `[m, k]`, aligned to 16."]
-    pub x: *const f32,
-    #[doc = " `[m, k / 256]`, rounded up: what is behind the end is zeros."]
-    pub out: *mut row_act,
-    #[doc = " Tokens."]
-    pub m: u32,
-    #[doc = " Columns, a multiple of 32."]
-    pub k: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of quantize_rows_params"][::core::mem::size_of::<quantize_rows_params>() - 24usize];
-    ["Alignment of quantize_rows_params"][::core::mem::align_of::<quantize_rows_params>() - 8usize];
-    ["Offset of field: quantize_rows_params::x"][::core::mem::offset_of!(quantize_rows_params, x) - 0usize];
-    ["Offset of field: quantize_rows_params::out"]
-        [::core::mem::offset_of!(quantize_rows_params, out) - 8usize];
-    ["Offset of field: quantize_rows_params::m"][::core::mem::offset_of!(quantize_rows_params, m) - 16usize];
-    ["Offset of field: quantize_rows_params::k"][::core::mem::offset_of!(quantize_rows_params, k) - 20usize];
-};
-#[doc = " Rows to f16 tiles. One matrix, or a part of each row for each of several."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct quantize_f16_params {
-    #[doc = " `[m]` rows `x_stride` apart; slab s takes `k` columns from `s * x_slab` on. Aligned to 16, as are the strides."]
-    pub x: *const f32,
-    #[doc = " `[slabs, k / 256, m / 8]`, rounded up: what is behind the end is zeros. As many slabs as the grid is high."]
-    pub out: *mut tile_act_f16,
-    #[doc = " Values from row to row."]
-    pub x_stride: u64,
-    #[doc = " Values from slab to slab."]
-    pub x_slab: u64,
-    #[doc = " Tokens."]
-    pub m: u32,
-    #[doc = " Columns, a multiple of 32."]
-    pub k: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of quantize_f16_params"][::core::mem::size_of::<quantize_f16_params>() - 40usize];
-    ["Alignment of quantize_f16_params"][::core::mem::align_of::<quantize_f16_params>() - 8usize];
-    ["Offset of field: quantize_f16_params::x"][::core::mem::offset_of!(quantize_f16_params, x) - 0usize];
-    ["Offset of field: quantize_f16_params::out"][::core::mem::offset_of!(quantize_f16_params, out) - 8usize];
-    ["Offset of field: quantize_f16_params::x_stride"]
-        [::core::mem::offset_of!(quantize_f16_params, x_stride) - 16usize];
-    ["Offset of field: quantize_f16_params::x_slab"]
-        [::core::mem::offset_of!(quantize_f16_params, x_slab) - 24usize];
-    ["Offset of field: quantize_f16_params::m"][::core::mem::offset_of!(quantize_f16_params, m) - 32usize];
-    ["Offset of field: quantize_f16_params::k"][::core::mem::offset_of!(quantize_f16_params, k) - 36usize];
 };
 #[doc = " One matrix of a launch."]
 #[repr(C)]
@@ -352,162 +271,115 @@ const _: () = {
         [::core::mem::offset_of!(linear_gemm_params, y_slab) - 136usize];
     ["Offset of field: linear_gemm_params::cut"][::core::mem::offset_of!(linear_gemm_params, cut) - 140usize];
 };
-#[doc = " Rows of a table by token id."]
+#[doc = " Places of an expert that are multiplied together."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct embed_params {
-    #[doc = " `[vocab, hidden]` blocks, aligned to 16."]
-    pub table: *const ::core::ffi::c_void,
-    #[doc = " `[n_tokens]`, each below `vocab` or the kernel traps."]
-    pub tokens: *const u32,
-    #[doc = " `[n_tokens, hidden]` f32 or bf16, aligned to 16."]
-    pub out: *mut ::core::ffi::c_void,
-    #[doc = " Rows of the table."]
-    pub vocab: u32,
-    #[doc = " Values per row; whole blocks."]
+pub struct moe_tile {
+    #[doc = " The first place."]
+    pub first: u32,
+    #[doc = " Of the stack."]
+    pub expert: u16,
+    #[doc = " Places."]
+    pub count: u16,
+    #[doc = " The first tile of this expert in the list."]
+    pub begin: u32,
+    #[doc = " Tiles of this expert, one after the other in the list."]
+    pub tiles: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of moe_tile"][::core::mem::size_of::<moe_tile>() - 16usize];
+    ["Alignment of moe_tile"][::core::mem::align_of::<moe_tile>() - 4usize];
+    ["Offset of field: moe_tile::first"][::core::mem::offset_of!(moe_tile, first) - 0usize];
+    ["Offset of field: moe_tile::expert"][::core::mem::offset_of!(moe_tile, expert) - 4usize];
+    ["Offset of field: moe_tile::count"][::core::mem::offset_of!(moe_tile, count) - 6usize];
+    ["Offset of field: moe_tile::begin"][::core::mem::offset_of!(moe_tile, begin) - 8usize];
+    ["Offset of field: moe_tile::tiles"][::core::mem::offset_of!(moe_tile, tiles) - 12usize];
+};
+#[doc = " Pairs of token and slot, sorted by expert."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct moe_sort_params {
+    #[doc = " `[n]` experts, aligned to 16."]
+    pub ids: *const u32,
+    #[doc = " `[n_experts + 1]`: the first place of each expert; the last is the number of places."]
+    pub offsets: *mut u32,
+    #[doc = " `[n]`: the pair at each place; undefined behind the last place."]
+    pub sorted: *mut u32,
+    #[doc = " `[n]`: the place of each pair, or 2^32 - 1."]
+    pub places: *mut u32,
+    #[doc = " `[n / height + min(n, n_experts)]`, the experts with most places first; aligned to 16."]
+    pub tiles: *mut moe_tile,
+    #[doc = " `[MOE_COUNTERS]`: the number of tiles, then zeros, in which kernels that take tiles count."]
+    pub counters: *mut u32,
+    #[doc = " One, zero before the first launch; the kernel leaves zero. Unused, and may be null, by one block of threads."]
+    pub arrived: *mut u32,
+    #[doc = " Pairs, below 2^23; of one block of threads as many as it has room for."]
+    pub n: u32,
+    #[doc = " Experts of this stack, as many as the kernel has room for, or fewer."]
+    pub n_experts: u32,
+    #[doc = " The id of the first one; with `n_experts` below 2^31."]
+    pub first_expert: u32,
+    #[doc = " Places of a tile, at most; below 2^16."]
+    pub height: u32,
+    #[doc = " Not 0: an id that is not of this stack traps, unless it is 2^32 - 1."]
+    pub strict: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of moe_sort_params"][::core::mem::size_of::<moe_sort_params>() - 80usize];
+    ["Alignment of moe_sort_params"][::core::mem::align_of::<moe_sort_params>() - 8usize];
+    ["Offset of field: moe_sort_params::ids"][::core::mem::offset_of!(moe_sort_params, ids) - 0usize];
+    ["Offset of field: moe_sort_params::offsets"][::core::mem::offset_of!(moe_sort_params, offsets) - 8usize];
+    ["Offset of field: moe_sort_params::sorted"][::core::mem::offset_of!(moe_sort_params, sorted) - 16usize];
+    ["Offset of field: moe_sort_params::places"][::core::mem::offset_of!(moe_sort_params, places) - 24usize];
+    ["Offset of field: moe_sort_params::tiles"][::core::mem::offset_of!(moe_sort_params, tiles) - 32usize];
+    ["Offset of field: moe_sort_params::counters"]
+        [::core::mem::offset_of!(moe_sort_params, counters) - 40usize];
+    ["Offset of field: moe_sort_params::arrived"]
+        [::core::mem::offset_of!(moe_sort_params, arrived) - 48usize];
+    ["Offset of field: moe_sort_params::n"][::core::mem::offset_of!(moe_sort_params, n) - 56usize];
+    ["Offset of field: moe_sort_params::n_experts"]
+        [::core::mem::offset_of!(moe_sort_params, n_experts) - 60usize];
+    ["Offset of field: moe_sort_params::first_expert"]
+        [::core::mem::offset_of!(moe_sort_params, first_expert) - 64usize];
+    ["Offset of field: moe_sort_params::height"][::core::mem::offset_of!(moe_sort_params, height) - 68usize];
+    ["Offset of field: moe_sort_params::strict"][::core::mem::offset_of!(moe_sort_params, strict) - 72usize];
+};
+#[doc = " The sum of what the experts of a token gave."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct moe_sum_params {
+    #[doc = " `[places, hidden]`; loads of four columns need it, `shared` and `y` aligned to 16, and whole fours."]
+    pub rows: *const f32,
+    #[doc = " `[m, top_k]`: rows of `rows`, or 2^32 - 1."]
+    pub places: *const u32,
+    #[doc = " `[m, top_k]`"]
+    pub weights: *const f32,
+    #[doc = " `[m, hidden]`, may be null, may be `y`."]
+    pub shared: *const f32,
+    #[doc = " `[m, hidden]`"]
+    pub y: *mut f32,
+    #[doc = " Tokens."]
+    pub m: u32,
+    #[doc = " Slots of a token."]
+    pub top_k: u32,
+    #[doc = " Columns, below 2^31."]
     pub hidden: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of embed_params"][::core::mem::size_of::<embed_params>() - 32usize];
-    ["Alignment of embed_params"][::core::mem::align_of::<embed_params>() - 8usize];
-    ["Offset of field: embed_params::table"][::core::mem::offset_of!(embed_params, table) - 0usize];
-    ["Offset of field: embed_params::tokens"][::core::mem::offset_of!(embed_params, tokens) - 8usize];
-    ["Offset of field: embed_params::out"][::core::mem::offset_of!(embed_params, out) - 16usize];
-    ["Offset of field: embed_params::vocab"][::core::mem::offset_of!(embed_params, vocab) - 24usize];
-    ["Offset of field: embed_params::hidden"][::core::mem::offset_of!(embed_params, hidden) - 28usize];
+    ["Size of moe_sum_params"][::core::mem::size_of::<moe_sum_params>() - 56usize];
+    ["Alignment of moe_sum_params"][::core::mem::align_of::<moe_sum_params>() - 8usize];
+    ["Offset of field: moe_sum_params::rows"][::core::mem::offset_of!(moe_sum_params, rows) - 0usize];
+    ["Offset of field: moe_sum_params::places"][::core::mem::offset_of!(moe_sum_params, places) - 8usize];
+    ["Offset of field: moe_sum_params::weights"][::core::mem::offset_of!(moe_sum_params, weights) - 16usize];
+    ["Offset of field: moe_sum_params::shared"][::core::mem::offset_of!(moe_sum_params, shared) - 24usize];
+    ["Offset of field: moe_sum_params::y"][::core::mem::offset_of!(moe_sum_params, y) - 32usize];
+    ["Offset of field: moe_sum_params::m"][::core::mem::offset_of!(moe_sum_params, m) - 40usize];
+    ["Offset of field: moe_sum_params::top_k"][::core::mem::offset_of!(moe_sum_params, top_k) - 44usize];
+    ["Offset of field: moe_sum_params::hidden"][::core::mem::offset_of!(moe_sum_params, hidden) - 48usize];
 };
-#[doc = " Residual step, RMSNorm, and the int8 activations of the integer linear layers."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct norm_quantize_params {
-    #[doc = " `[n_rows, n]` f32, rows `x_stride` apart; with `r` it becomes x + r."]
-    pub x: *mut f32,
-    #[doc = " `[n_rows, n]` f32, may be null: nothing is added then, and `x` is not written unless `y` is `x`."]
-    pub r: *const f32,
-    #[doc = " `[n]`"]
-    pub w: *const f32,
-    #[doc = " `[n_rows, n]` f32 or bf16, rows `y_stride` apart; may be null, may be `x` if f32."]
-    pub y: *mut ::core::ffi::c_void,
-    #[doc = " `[n_rows, n]`, may be null: then nothing is quantized, and the two that follow are not used."]
-    pub qs: *mut i8,
-    #[doc = " `[n_rows, n / block]`"]
-    pub scales: *mut f32,
-    #[doc = " `[n_rows, n / 16]`"]
-    pub sums: *mut i16,
-    #[doc = " Values from row to row of `x`."]
-    pub x_stride: u64,
-    #[doc = " Values from row to row of `y`."]
-    pub y_stride: u64,
-    #[doc = " Values per row; whole blocks if they are quantized."]
-    pub n: u32,
-    #[doc = " Added to the mean of the squares."]
-    pub eps: f32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of norm_quantize_params"][::core::mem::size_of::<norm_quantize_params>() - 80usize];
-    ["Alignment of norm_quantize_params"][::core::mem::align_of::<norm_quantize_params>() - 8usize];
-    ["Offset of field: norm_quantize_params::x"][::core::mem::offset_of!(norm_quantize_params, x) - 0usize];
-    ["Offset of field: norm_quantize_params::r"][::core::mem::offset_of!(norm_quantize_params, r) - 8usize];
-    ["Offset of field: norm_quantize_params::w"][::core::mem::offset_of!(norm_quantize_params, w) - 16usize];
-    ["Offset of field: norm_quantize_params::y"][::core::mem::offset_of!(norm_quantize_params, y) - 24usize];
-    ["Offset of field: norm_quantize_params::qs"]
-        [::core::mem::offset_of!(norm_quantize_params, qs) - 32usize];
-    ["Offset of field: norm_quantize_params::scales"]
-        [::core::mem::offset_of!(norm_quantize_params, scales) - 40usize];
-    ["Offset of field: norm_quantize_params::sums"]
-        [::core::mem::offset_of!(norm_quantize_params, sums) - 48usize];
-    ["Offset of field: norm_quantize_params::x_stride"]
-        [::core::mem::offset_of!(norm_quantize_params, x_stride) - 56usize];
-    ["Offset of field: norm_quantize_params::y_stride"]
-        [::core::mem::offset_of!(norm_quantize_params, y_stride) - 64usize];
-    ["Offset of field: norm_quantize_params::n"][::core::mem::offset_of!(norm_quantize_params, n) - 72usize];
-    ["Offset of field: norm_quantize_params::eps"]
-        [::core::mem::offset_of!(norm_quantize_params, eps) - 76usize];
-};
-#[doc = " LayerNorm in place."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct layer_norm_params {
-    #[doc = " `[n_rows, n]` f32"]
-    pub x: *mut f32,
-    #[doc = " `[n]`"]
-    pub w: *const f32,
-    #[doc = " `[n]`"]
-    pub b: *const f32,
-    #[doc = " Values per row."]
-    pub n: u32,
-    #[doc = " Added to the variance."]
-    pub eps: f32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of layer_norm_params"][::core::mem::size_of::<layer_norm_params>() - 32usize];
-    ["Alignment of layer_norm_params"][::core::mem::align_of::<layer_norm_params>() - 8usize];
-    ["Offset of field: layer_norm_params::x"][::core::mem::offset_of!(layer_norm_params, x) - 0usize];
-    ["Offset of field: layer_norm_params::w"][::core::mem::offset_of!(layer_norm_params, w) - 8usize];
-    ["Offset of field: layer_norm_params::b"][::core::mem::offset_of!(layer_norm_params, b) - 16usize];
-    ["Offset of field: layer_norm_params::n"][::core::mem::offset_of!(layer_norm_params, n) - 24usize];
-    ["Offset of field: layer_norm_params::eps"][::core::mem::offset_of!(layer_norm_params, eps) - 28usize];
-};
-#[doc = " Nothing."]
-pub const ROUND_NONE: linear_round = 0;
-#[doc = " Rounded to int8 with one scale for 32 values, and back."]
-pub const ROUND_INT8: linear_round = 1;
-#[doc = " Rounded to bf16, and back."]
-pub const ROUND_BF16: linear_round = 2;
-#[doc = " What is done to the activations of a linear layer before they are multiplied."]
-pub type linear_round = ::core::ffi::c_uint;
-#[doc = " Linear layer of any weight type, one matrix or one per head."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct linear_params {
-    #[doc = " `[slabs, n, k]` blocks, aligned to 16; as many slabs as the grid is high."]
-    pub w: *const ::core::ffi::c_void,
-    #[doc = " `[m]` rows `x_stride` apart; slab s takes `k` columns from `s * x_head` on."]
-    pub x: *const f32,
-    #[doc = " `[m]` rows `y_stride` apart; slab s gives `n` columns from `s * y_head` on."]
-    pub y: *mut f32,
-    #[doc = " Values from row to row of `x`."]
-    pub x_stride: u64,
-    #[doc = " Values from row to row of `y`."]
-    pub y_stride: u64,
-    #[doc = " Columns of `x` from slab to slab."]
-    pub x_head: u64,
-    #[doc = " Columns of `y` from slab to slab."]
-    pub y_head: u64,
-    #[doc = " Rows of `x` and `y`: tokens."]
-    pub m: u32,
-    #[doc = " Rows of a slab."]
-    pub n: u32,
-    #[doc = " Columns of a slab: whole blocks, below 2^31; with `ROUND_INT8` a multiple of 32."]
-    pub k: u32,
-    #[doc = " Of the activations."]
-    pub round: linear_round,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of linear_params"][::core::mem::size_of::<linear_params>() - 72usize];
-    ["Alignment of linear_params"][::core::mem::align_of::<linear_params>() - 8usize];
-    ["Offset of field: linear_params::w"][::core::mem::offset_of!(linear_params, w) - 0usize];
-    ["Offset of field: linear_params::x"][::core::mem::offset_of!(linear_params, x) - 8usize];
-    ["Offset of field: linear_params::y"][::core::mem::offset_of!(linear_params, y) - 16usize];
-    ["Offset of field: linear_params::x_stride"][::core::mem::offset_of!(linear_params, x_stride) - 24usize];
-    ["Offset of field: linear_params::y_stride"][::core::mem::offset_of!(linear_params, y_stride) - 32usize];
-    ["Offset of field: linear_params::x_head"][::core::mem::offset_of!(linear_params, x_head) - 40usize];
-    ["Offset of field: linear_params::y_head"][::core::mem::offset_of!(linear_params, y_head) - 48usize];
-    ["Offset of field: linear_params::m"][::core::mem::offset_of!(linear_params, m) - 56usize];
-    ["Offset of field: linear_params::n"][::core::mem::offset_of!(linear_params, n) - 60usize];
-    ["Offset of field: linear_params::k"][::core::mem::offset_of!(linear_params, k) - 64usize];
-    ["Offset of field: linear_params::round"][::core::mem::offset_of!(linear_params, round) - 68usize];
-};
-#[doc = " Of all experts together."]
-pub const GATING_SOFTMAX: router_gating = 0;
-#[doc = " Of each on its own."]
-pub const GATING_SIGMOID: router_gating = 1;
-#[doc = " How logits of experts become scores."]
-pub type router_gating = ::core::ffi::c_uint;
 #[doc = " tile_q4_K"]
 pub const TILES_Q4_K: tiles_type = 0;
 #[doc = " tile_q5_K"]
@@ -622,31 +494,6 @@ const _: () = {
     ["Offset of field: moe_rows_params::k_tiles"]
         [::core::mem::offset_of!(moe_rows_params, k_tiles) - 168usize];
 };
-#[doc = " Places of an expert that are multiplied together."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct moe_tile {
-    #[doc = " The first place."]
-    pub first: u32,
-    #[doc = " Of the stack."]
-    pub expert: u16,
-    #[doc = " Places."]
-    pub count: u16,
-    #[doc = " The first tile of this expert in the list."]
-    pub begin: u32,
-    #[doc = " Tiles of this expert, one after the other in the list."]
-    pub tiles: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of moe_tile"][::core::mem::size_of::<moe_tile>() - 16usize];
-    ["Alignment of moe_tile"][::core::mem::align_of::<moe_tile>() - 4usize];
-    ["Offset of field: moe_tile::first"][::core::mem::offset_of!(moe_tile, first) - 0usize];
-    ["Offset of field: moe_tile::expert"][::core::mem::offset_of!(moe_tile, expert) - 4usize];
-    ["Offset of field: moe_tile::count"][::core::mem::offset_of!(moe_tile, count) - 6usize];
-    ["Offset of field: moe_tile::begin"][::core::mem::offset_of!(moe_tile, begin) - 8usize];
-    ["Offset of field: moe_tile::tiles"][::core::mem::offset_of!(moe_tile, tiles) - 12usize];
-};
 #[doc = " Experts that have more than MOE_ROWS rows: silu(gate x) * up x, rounded; or y = W x alone."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -745,6 +592,284 @@ const _: () = {
     ["Offset of field: moe_down_params::k_shared"]
         [::core::mem::offset_of!(moe_down_params, k_shared) - 136usize];
 };
+#[doc = " Products of experts with the tokens that chose them."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct moe_dot_params {
+    #[doc = " `[experts, n, k]` blocks, aligned to 16."]
+    pub w: *const ::core::ffi::c_void,
+    #[doc = " `[m, k]`, or `[places, k]` without `sorted`."]
+    pub x: *const f32,
+    #[doc = " `[places, n]`"]
+    pub y: *mut f32,
+    #[doc = " As moe_sort leaves them, with tiles of at most as many places as the kernel multiplies; there are no more of them than the grid\n  has blocks of threads for."]
+    pub tiles: *const moe_tile,
+    #[doc = " The first is the number of tiles."]
+    pub counters: *const u32,
+    #[doc = " `[places]`: the pair at each place, whose token is its row of `x`; may be null: places are rows."]
+    pub sorted: *const u32,
+    #[doc = " Slots of a token."]
+    pub top_k: u32,
+    #[doc = " Rows of an expert."]
+    pub n: u32,
+    #[doc = " Columns: whole blocks, below 2^31; with `ROUND_INT8` a multiple of 32."]
+    pub k: u32,
+    #[doc = " Of the activations."]
+    pub round: linear_round,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of moe_dot_params"][::core::mem::size_of::<moe_dot_params>() - 64usize];
+    ["Alignment of moe_dot_params"][::core::mem::align_of::<moe_dot_params>() - 8usize];
+    ["Offset of field: moe_dot_params::w"][::core::mem::offset_of!(moe_dot_params, w) - 0usize];
+    ["Offset of field: moe_dot_params::x"][::core::mem::offset_of!(moe_dot_params, x) - 8usize];
+    ["Offset of field: moe_dot_params::y"][::core::mem::offset_of!(moe_dot_params, y) - 16usize];
+    ["Offset of field: moe_dot_params::tiles"][::core::mem::offset_of!(moe_dot_params, tiles) - 24usize];
+    ["Offset of field: moe_dot_params::counters"]
+        [::core::mem::offset_of!(moe_dot_params, counters) - 32usize];
+    ["Offset of field: moe_dot_params::sorted"][::core::mem::offset_of!(moe_dot_params, sorted) - 40usize];
+    ["Offset of field: moe_dot_params::top_k"][::core::mem::offset_of!(moe_dot_params, top_k) - 48usize];
+    ["Offset of field: moe_dot_params::n"][::core::mem::offset_of!(moe_dot_params, n) - 52usize];
+    ["Offset of field: moe_dot_params::k"][::core::mem::offset_of!(moe_dot_params, k) - 56usize];
+    ["Offset of field: moe_dot_params::round"][::core::mem::offset_of!(moe_dot_params, round) - 60usize];
+};
+#[doc = " Residual step, RMSNorm, and the int8 activations of the integer linear layers."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct norm_quantize_params {
+    #[doc = " `[n_rows, n]` f32, rows `x_stride` apart; with `r` it becomes x + r."]
+    pub x: *mut f32,
+    #[doc = " `[n_rows, n]` f32, may be null: nothing is added then, and `x` is not written unless `y` is `x`."]
+    pub r: *const f32,
+    #[doc = " `[n]`"]
+    pub w: *const f32,
+    #[doc = " `[n_rows, n]` f32 or bf16, rows `y_stride` apart; may be null, may be `x` if f32."]
+    pub y: *mut ::core::ffi::c_void,
+    #[doc = " `[n_rows, n]`, may be null: then nothing is quantized, and the two that follow are not used."]
+    pub qs: *mut i8,
+    #[doc = " `[n_rows, n / block]`"]
+    pub scales: *mut f32,
+    #[doc = " `[n_rows, n / 16]`"]
+    pub sums: *mut i16,
+    #[doc = " Values from row to row of `x`."]
+    pub x_stride: u64,
+    #[doc = " Values from row to row of `y`."]
+    pub y_stride: u64,
+    #[doc = " Values per row; whole blocks if they are quantized."]
+    pub n: u32,
+    #[doc = " Added to the mean of the squares."]
+    pub eps: f32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of norm_quantize_params"][::core::mem::size_of::<norm_quantize_params>() - 80usize];
+    ["Alignment of norm_quantize_params"][::core::mem::align_of::<norm_quantize_params>() - 8usize];
+    ["Offset of field: norm_quantize_params::x"][::core::mem::offset_of!(norm_quantize_params, x) - 0usize];
+    ["Offset of field: norm_quantize_params::r"][::core::mem::offset_of!(norm_quantize_params, r) - 8usize];
+    ["Offset of field: norm_quantize_params::w"][::core::mem::offset_of!(norm_quantize_params, w) - 16usize];
+    ["Offset of field: norm_quantize_params::y"][::core::mem::offset_of!(norm_quantize_params, y) - 24usize];
+    ["Offset of field: norm_quantize_params::qs"]
+        [::core::mem::offset_of!(norm_quantize_params, qs) - 32usize];
+    ["Offset of field: norm_quantize_params::scales"]
+        [::core::mem::offset_of!(norm_quantize_params, scales) - 40usize];
+    ["Offset of field: norm_quantize_params::sums"]
+        [::core::mem::offset_of!(norm_quantize_params, sums) - 48usize];
+    ["Offset of field: norm_quantize_params::x_stride"]
+        [::core::mem::offset_of!(norm_quantize_params, x_stride) - 56usize];
+    ["Offset of field: norm_quantize_params::y_stride"]
+        [::core::mem::offset_of!(norm_quantize_params, y_stride) - 64usize];
+    ["Offset of field: norm_quantize_params::n"][::core::mem::offset_of!(norm_quantize_params, n) - 72usize];
+    ["Offset of field: norm_quantize_params::eps"]
+        [::core::mem::offset_of!(norm_quantize_params, eps) - 76usize];
+};
+#[doc = " LayerNorm in place."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct layer_norm_params {
+    #[doc = " `[n_rows, n]` f32"]
+    pub x: *mut f32,
+    #[doc = " `[n]`"]
+    pub w: *const f32,
+    #[doc = " `[n]`"]
+    pub b: *const f32,
+    #[doc = " Values per row."]
+    pub n: u32,
+    #[doc = " Added to the variance."]
+    pub eps: f32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of layer_norm_params"][::core::mem::size_of::<layer_norm_params>() - 32usize];
+    ["Alignment of layer_norm_params"][::core::mem::align_of::<layer_norm_params>() - 8usize];
+    ["Offset of field: layer_norm_params::x"][::core::mem::offset_of!(layer_norm_params, x) - 0usize];
+    ["Offset of field: layer_norm_params::w"][::core::mem::offset_of!(layer_norm_params, w) - 8usize];
+    ["Offset of field: layer_norm_params::b"][::core::mem::offset_of!(layer_norm_params, b) - 16usize];
+    ["Offset of field: layer_norm_params::n"][::core::mem::offset_of!(layer_norm_params, n) - 24usize];
+    ["Offset of field: layer_norm_params::eps"][::core::mem::offset_of!(layer_norm_params, eps) - 28usize];
+};
+#[doc = " Rows to int8 tiles."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct quantize_params {
+    #[doc = " `[m, k]`"]
+    pub x: *const f32,
+    #[doc = " `[k / 256, m / 8]`, both rounded up: what is behind the end is zeros."]
+    pub out: *mut tile_act,
+    #[doc = " Tokens."]
+    pub m: u32,
+    #[doc = " Columns, a multiple of 32."]
+    pub k: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of quantize_params"][::core::mem::size_of::<quantize_params>() - 24usize];
+    ["Alignment of quantize_params"][::core::mem::align_of::<quantize_params>() - 8usize];
+    ["Offset of field: quantize_params::x"][::core::mem::offset_of!(quantize_params, x) - 0usize];
+    ["Offset of field: quantize_params::out"][::core::mem::offset_of!(quantize_params, out) - 8usize];
+    ["Offset of field: quantize_params::m"][::core::mem::offset_of!(quantize_params, m) - 16usize];
+    ["Offset of field: quantize_params::k"][::core::mem::offset_of!(quantize_params, k) - 20usize];
+};
+#[doc = " Rows to int8 rows."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct quantize_rows_params {
+    #[doc = " `[m, k]`, aligned to 16."]
+    pub x: *const f32,
+    #[doc = " `[m, k / 256]`, rounded up: what is behind the end is zeros."]
+    pub out: *mut row_act,
+    #[doc = " Tokens."]
+    pub m: u32,
+    #[doc = " Columns, a multiple of 32."]
+    pub k: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of quantize_rows_params"][::core::mem::size_of::<quantize_rows_params>() - 24usize];
+    ["Alignment of quantize_rows_params"][::core::mem::align_of::<quantize_rows_params>() - 8usize];
+    ["Offset of field: quantize_rows_params::x"][::core::mem::offset_of!(quantize_rows_params, x) - 0usize];
+    ["Offset of field: quantize_rows_params::out"]
+        [::core::mem::offset_of!(quantize_rows_params, out) - 8usize];
+    ["Offset of field: quantize_rows_params::m"][::core::mem::offset_of!(quantize_rows_params, m) - 16usize];
+    ["Offset of field: quantize_rows_params::k"][::core::mem::offset_of!(quantize_rows_params, k) - 20usize];
+};
+#[doc = " Rows to f16 tiles. One matrix, or a part of each row for each of several."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct quantize_f16_params {
+    #[doc = " `[m]` rows `x_stride` apart; slab s takes `k` columns from `s * x_slab` on. Aligned to 16, as are the strides."]
+    pub x: *const f32,
+    #[doc = " `[slabs, k / 256, m / 8]`, rounded up: what is behind the end is zeros. As many slabs as the grid is high."]
+    pub out: *mut tile_act_f16,
+    #[doc = " Values from row to row."]
+    pub x_stride: u64,
+    #[doc = " Values from slab to slab."]
+    pub x_slab: u64,
+    #[doc = " Tokens."]
+    pub m: u32,
+    #[doc = " Columns, a multiple of 32."]
+    pub k: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of quantize_f16_params"][::core::mem::size_of::<quantize_f16_params>() - 40usize];
+    ["Alignment of quantize_f16_params"][::core::mem::align_of::<quantize_f16_params>() - 8usize];
+    ["Offset of field: quantize_f16_params::x"][::core::mem::offset_of!(quantize_f16_params, x) - 0usize];
+    ["Offset of field: quantize_f16_params::out"][::core::mem::offset_of!(quantize_f16_params, out) - 8usize];
+    ["Offset of field: quantize_f16_params::x_stride"]
+        [::core::mem::offset_of!(quantize_f16_params, x_stride) - 16usize];
+    ["Offset of field: quantize_f16_params::x_slab"]
+        [::core::mem::offset_of!(quantize_f16_params, x_slab) - 24usize];
+    ["Offset of field: quantize_f16_params::m"][::core::mem::offset_of!(quantize_f16_params, m) - 32usize];
+    ["Offset of field: quantize_f16_params::k"][::core::mem::offset_of!(quantize_f16_params, k) - 36usize];
+};
+#[doc = " Blocks to tiles."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct repack_params {
+    #[doc = " `[slabs, n, k]` blocks, aligned to 16."]
+    pub src: *const ::core::ffi::c_void,
+    #[doc = " `[slabs, n / 16, k / 256]` tiles, both rounded up: what is behind the end of the matrix is zeros."]
+    pub out: *mut ::core::ffi::c_void,
+    #[doc = " Rows of a slab."]
+    pub n: u32,
+    #[doc = " Columns, whole blocks."]
+    pub k: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of repack_params"][::core::mem::size_of::<repack_params>() - 24usize];
+    ["Alignment of repack_params"][::core::mem::align_of::<repack_params>() - 8usize];
+    ["Offset of field: repack_params::src"][::core::mem::offset_of!(repack_params, src) - 0usize];
+    ["Offset of field: repack_params::out"][::core::mem::offset_of!(repack_params, out) - 8usize];
+    ["Offset of field: repack_params::n"][::core::mem::offset_of!(repack_params, n) - 16usize];
+    ["Offset of field: repack_params::k"][::core::mem::offset_of!(repack_params, k) - 20usize];
+};
+#[doc = " dst = src."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct copy_params {
+    #[doc = " `[n_vecs]` of 16 bytes, aligned to 16."]
+    pub src: *const ::core::ffi::c_void,
+    #[doc = " `[n_vecs]` of 16 bytes, aligned to 16; does not overlap `src`."]
+    pub dst: *mut ::core::ffi::c_void,
+    #[doc = " Vectors of 16 bytes."]
+    pub n_vecs: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of copy_params"][::core::mem::size_of::<copy_params>() - 24usize];
+    ["Alignment of copy_params"][::core::mem::align_of::<copy_params>() - 8usize];
+    ["Offset of field: copy_params::src"][::core::mem::offset_of!(copy_params, src) - 0usize];
+    ["Offset of field: copy_params::dst"][::core::mem::offset_of!(copy_params, dst) - 8usize];
+    ["Offset of field: copy_params::n_vecs"][::core::mem::offset_of!(copy_params, n_vecs) - 16usize];
+};
+#[doc = " One wrapping sum of 64-bit words per block of the grid."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct reduce_params {
+    #[doc = " `[n_vecs]` of 16 bytes, aligned to 16."]
+    pub src: *const ::core::ffi::c_void,
+    #[doc = " `[gridDim.x]`"]
+    pub partial: *mut u64,
+    #[doc = " Vectors of 16 bytes."]
+    pub n_vecs: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of reduce_params"][::core::mem::size_of::<reduce_params>() - 24usize];
+    ["Alignment of reduce_params"][::core::mem::align_of::<reduce_params>() - 8usize];
+    ["Offset of field: reduce_params::src"][::core::mem::offset_of!(reduce_params, src) - 0usize];
+    ["Offset of field: reduce_params::partial"][::core::mem::offset_of!(reduce_params, partial) - 8usize];
+    ["Offset of field: reduce_params::n_vecs"][::core::mem::offset_of!(reduce_params, n_vecs) - 16usize];
+};
+#[doc = " A matrix instruction, `steps` times for each of `tiles` accumulators of each warp."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct mma_params {
+    #[doc = " `[4, 32]` registers of fragment A."]
+    pub a: *const u32,
+    #[doc = " `[tiles, 2, 32]` registers of fragments B."]
+    pub b: *const u32,
+    #[doc = " `[gridDim.x, warps, tiles, 4, 32]` f32 or s32 registers of fragments D."]
+    pub d: *mut ::core::ffi::c_void,
+    #[doc = " Repetitions."]
+    pub steps: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of mma_params"][::core::mem::size_of::<mma_params>() - 32usize];
+    ["Alignment of mma_params"][::core::mem::align_of::<mma_params>() - 8usize];
+    ["Offset of field: mma_params::a"][::core::mem::offset_of!(mma_params, a) - 0usize];
+    ["Offset of field: mma_params::b"][::core::mem::offset_of!(mma_params, b) - 8usize];
+    ["Offset of field: mma_params::d"][::core::mem::offset_of!(mma_params, d) - 16usize];
+    ["Offset of field: mma_params::steps"][::core::mem::offset_of!(mma_params, steps) - 24usize];
+};
+#[doc = " Of all experts together."]
+pub const GATING_SOFTMAX: router_gating = 0;
+#[doc = " Of each on its own."]
+pub const GATING_SIGMOID: router_gating = 1;
+#[doc = " How logits of experts become scores."]
+pub type router_gating = ::core::ffi::c_uint;
 #[doc = " Which experts a token goes to."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -797,131 +922,6 @@ const _: () = {
     ["Offset of field: router_params::normalize"]
         [::core::mem::offset_of!(router_params, normalize) - 76usize];
     ["Offset of field: router_params::scale"][::core::mem::offset_of!(router_params, scale) - 80usize];
-};
-#[doc = " Pairs of token and slot, sorted by expert."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct moe_sort_params {
-    #[doc = " `[n]` experts, aligned to 16."]
-    pub ids: *const u32,
-    #[doc = " `[n_experts + 1]`: the first place of each expert; the last is the number of places."]
-    pub offsets: *mut u32,
-    #[doc = " `[n]`: the pair at each place; undefined behind the last place."]
-    pub sorted: *mut u32,
-    #[doc = " `[n]`: the place of each pair, or 2^32 - 1."]
-    pub places: *mut u32,
-    #[doc = " `[n / height + min(n, n_experts)]`, the experts with most places first; aligned to 16."]
-    pub tiles: *mut moe_tile,
-    #[doc = " `[MOE_COUNTERS]`: the number of tiles, then zeros, in which kernels that take tiles count."]
-    pub counters: *mut u32,
-    #[doc = " One, zero before the first launch; the kernel leaves zero. Unused, and may be null, by one block of threads."]
-    pub arrived: *mut u32,
-    #[doc = " Pairs, below 2^23; of one block of threads as many as it has room for."]
-    pub n: u32,
-    #[doc = " Experts of this stack, as many as the kernel has room for, or fewer."]
-    pub n_experts: u32,
-    #[doc = " The id of the first one; with `n_experts` below 2^31."]
-    pub first_expert: u32,
-    #[doc = " Places of a tile, at most; below 2^16."]
-    pub height: u32,
-    #[doc = " Not 0: an id that is not of this stack traps, unless it is 2^32 - 1."]
-    pub strict: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of moe_sort_params"][::core::mem::size_of::<moe_sort_params>() - 80usize];
-    ["Alignment of moe_sort_params"][::core::mem::align_of::<moe_sort_params>() - 8usize];
-    ["Offset of field: moe_sort_params::ids"][::core::mem::offset_of!(moe_sort_params, ids) - 0usize];
-    ["Offset of field: moe_sort_params::offsets"][::core::mem::offset_of!(moe_sort_params, offsets) - 8usize];
-    ["Offset of field: moe_sort_params::sorted"][::core::mem::offset_of!(moe_sort_params, sorted) - 16usize];
-    ["Offset of field: moe_sort_params::places"][::core::mem::offset_of!(moe_sort_params, places) - 24usize];
-    ["Offset of field: moe_sort_params::tiles"][::core::mem::offset_of!(moe_sort_params, tiles) - 32usize];
-    ["Offset of field: moe_sort_params::counters"]
-        [::core::mem::offset_of!(moe_sort_params, counters) - 40usize];
-    ["Offset of field: moe_sort_params::arrived"]
-        [::core::mem::offset_of!(moe_sort_params, arrived) - 48usize];
-    ["Offset of field: moe_sort_params::n"][::core::mem::offset_of!(moe_sort_params, n) - 56usize];
-    ["Offset of field: moe_sort_params::n_experts"]
-        [::core::mem::offset_of!(moe_sort_params, n_experts) - 60usize];
-    ["Offset of field: moe_sort_params::first_expert"]
-        [::core::mem::offset_of!(moe_sort_params, first_expert) - 64usize];
-    ["Offset of field: moe_sort_params::height"][::core::mem::offset_of!(moe_sort_params, height) - 68usize];
-    ["Offset of field: moe_sort_params::strict"][::core::mem::offset_of!(moe_sort_params, strict) - 72usize];
-};
-#[doc = " The sum of what the experts of a token gave."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct moe_sum_params {
-    #[doc = " `[places, hidden]`; loads of four columns need it, `shared` and `y` aligned to 16, and whole fours."]
-    pub rows: *const f32,
-    #[doc = " `[m, top_k]`: rows of `rows`, or 2^32 - 1."]
-    pub places: *const u32,
-    #[doc = " `[m, top_k]`"]
-    pub weights: *const f32,
-    #[doc = " `[m, hidden]`, may be null, may be `y`."]
-    pub shared: *const f32,
-    #[doc = " `[m, hidden]`"]
-    pub y: *mut f32,
-    #[doc = " Tokens."]
-    pub m: u32,
-    #[doc = " Slots of a token."]
-    pub top_k: u32,
-    #[doc = " Columns, below 2^31."]
-    pub hidden: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of moe_sum_params"][::core::mem::size_of::<moe_sum_params>() - 56usize];
-    ["Alignment of moe_sum_params"][::core::mem::align_of::<moe_sum_params>() - 8usize];
-    ["Offset of field: moe_sum_params::rows"][::core::mem::offset_of!(moe_sum_params, rows) - 0usize];
-    ["Offset of field: moe_sum_params::places"][::core::mem::offset_of!(moe_sum_params, places) - 8usize];
-    ["Offset of field: moe_sum_params::weights"][::core::mem::offset_of!(moe_sum_params, weights) - 16usize];
-    ["Offset of field: moe_sum_params::shared"][::core::mem::offset_of!(moe_sum_params, shared) - 24usize];
-    ["Offset of field: moe_sum_params::y"][::core::mem::offset_of!(moe_sum_params, y) - 32usize];
-    ["Offset of field: moe_sum_params::m"][::core::mem::offset_of!(moe_sum_params, m) - 40usize];
-    ["Offset of field: moe_sum_params::top_k"][::core::mem::offset_of!(moe_sum_params, top_k) - 44usize];
-    ["Offset of field: moe_sum_params::hidden"][::core::mem::offset_of!(moe_sum_params, hidden) - 48usize];
-};
-#[doc = " Products of experts with the tokens that chose them."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct moe_dot_params {
-    #[doc = " `[experts, n, k]` blocks, aligned to 16."]
-    pub w: *const ::core::ffi::c_void,
-    #[doc = " `[m, k]`, or `[places, k]` without `sorted`."]
-    pub x: *const f32,
-    #[doc = " `[places, n]`"]
-    pub y: *mut f32,
-    #[doc = " As moe_sort leaves them, with tiles of at most as many places as the kernel multiplies; there are no more of them than the grid\n  has blocks of threads for."]
-    pub tiles: *const moe_tile,
-    #[doc = " The first is the number of tiles."]
-    pub counters: *const u32,
-    #[doc = " `[places]`: the pair at each place, whose token is its row of `x`; may be null: places are rows."]
-    pub sorted: *const u32,
-    #[doc = " Slots of a token."]
-    pub top_k: u32,
-    #[doc = " Rows of an expert."]
-    pub n: u32,
-    #[doc = " Columns: whole blocks, below 2^31; with `ROUND_INT8` a multiple of 32."]
-    pub k: u32,
-    #[doc = " Of the activations."]
-    pub round: linear_round,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of moe_dot_params"][::core::mem::size_of::<moe_dot_params>() - 64usize];
-    ["Alignment of moe_dot_params"][::core::mem::align_of::<moe_dot_params>() - 8usize];
-    ["Offset of field: moe_dot_params::w"][::core::mem::offset_of!(moe_dot_params, w) - 0usize];
-    ["Offset of field: moe_dot_params::x"][::core::mem::offset_of!(moe_dot_params, x) - 8usize];
-    ["Offset of field: moe_dot_params::y"][::core::mem::offset_of!(moe_dot_params, y) - 16usize];
-    ["Offset of field: moe_dot_params::tiles"][::core::mem::offset_of!(moe_dot_params, tiles) - 24usize];
-    ["Offset of field: moe_dot_params::counters"]
-        [::core::mem::offset_of!(moe_dot_params, counters) - 32usize];
-    ["Offset of field: moe_dot_params::sorted"][::core::mem::offset_of!(moe_dot_params, sorted) - 40usize];
-    ["Offset of field: moe_dot_params::top_k"][::core::mem::offset_of!(moe_dot_params, top_k) - 48usize];
-    ["Offset of field: moe_dot_params::n"][::core::mem::offset_of!(moe_dot_params, n) - 52usize];
-    ["Offset of field: moe_dot_params::k"][::core::mem::offset_of!(moe_dot_params, k) - 56usize];
-    ["Offset of field: moe_dot_params::round"][::core::mem::offset_of!(moe_dot_params, round) - 60usize];
 };
 #[doc = " The activation of a feed-forward layer."]
 #[repr(C)]

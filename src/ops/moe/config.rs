@@ -8,7 +8,7 @@ use crate::quant::tiles::TILE_ROWS;
 use crate::quant::{self, GgmlType};
 use crate::tensor::TILE_TOKENS;
 
-/// Pairs of a token and one of its experts that blocks of threads sort for themselves (`MOE_PAIRS` of `cuda/include/params.h`).
+/// Pairs of a token and one of its experts that blocks of threads sort for themselves (`MOE_PAIRS` of `cuda/include/params/moe_sort.h`).
 pub const FEW_PAIRS: usize = 128;
 
 /// Tokens of which [`FEW_PAIRS`] are taken, and rows of an expert that its kernels for few rows take (`MOE_ROWS`).

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::kernels::{self, Entry};
 
-/// Experts of a stack, at most (`MOE_EXPERTS` of `cuda/include/params.h`).
+/// Experts of a stack, at most (`MOE_EXPERTS` of `cuda/include/params/moe_sort.h`).
 pub const MAX_EXPERTS: usize = 512;
 
 /// Pairs, at most.

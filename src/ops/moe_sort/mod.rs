@@ -15,7 +15,7 @@ use crate::{cpu, cuda};
 /// In place of an id: the pair is left out. In place of a place: the pair has none.
 pub const NONE: u32 = u32::MAX;
 
-/// Numbers of 32 bits in a [`Tile`] on a device (`moe_tile` of `cuda/include/params.h`).
+/// Numbers of 32 bits in a [`Tile`] on a device (`moe_tile` of `cuda/include/params/moe_sort.h`).
 const TILE_WORDS: usize = 4;
 
 /// Counters: the number of tiles, and three for kernels that take tiles.

@@ -9,7 +9,7 @@ pub const MAX_EXPERTS_PER_TOK: usize = 32;
 /// Tokens up to which one kernel computes logits and chooses. More have their logits from a linear layer, which reads the weights once.
 pub const FUSED_TOKENS: usize = 16;
 
-/// Of a block of threads that computes logits (`ROUTER_TOKENS` of `cuda/include/params.h`).
+/// Of a block of threads that computes logits (`ROUTER_TOKENS` of `cuda/include/params/router.h`).
 pub(crate) const TOKENS: usize = 4;
 
 /// Tokens up to which blocks of threads have two experts, not four. Measured on an H200.
