@@ -25,21 +25,20 @@ template <int kBlocks, int kWarps> struct moe_down_smem {
     moe_list<kWarps> list;
     // Of each entry and token: its weight, and the place of its row; kNone: it has none.
     float weights[MOE_PAIRS][MOE_ROWS];
-    uint8_t places[MOE_PAIRS][MOE_ROWS];
+    alignas(4) uint8_t places[MOE_PAIRS][MOE_ROWS];
     bool single[MOE_PAIRS]; // not both of tokens t and t + 4
     moe_share share;
     moe_down_range range;
 };
 constexpr uint8_t kNone = 0xff;
 
+// Each token's place in each entry. `places` are kNone before.
 template <int kBlocks, int kWarps> INTRIN void find_tokens(const moe_down_params &p, moe_down_smem<kBlocks, kWarps> &shared) {
     const auto &list = shared.list;
-    for (uint32_t i = threadIdx.x; i < list.n * MOE_ROWS; i += 32 * kWarps) shared.places[i / MOE_ROWS][i % MOE_ROWS] = kNone;
-    __syncthreads();
     for (uint32_t i = threadIdx.x; i < list.n * MOE_ROWS; i += 32 * kWarps) {
         const moe_entry entry = list.at(i / MOE_ROWS);
         if (i % MOE_ROWS >= entry.rows()) continue;
-        const uint32_t place = entry.first() + i % MOE_ROWS, pair = list.sorted[place], token = pair / p.pairs.top_k;
+        const uint32_t place = entry.first() + i % MOE_ROWS, pair = list.sorted()[place], token = pair / p.pairs.top_k;
         shared.weights[i / MOE_ROWS][token] = p.weights[pair];
         shared.places[i / MOE_ROWS][token] = static_cast<uint8_t>(place);
     }
@@ -49,7 +48,6 @@ template <int kBlocks, int kWarps> INTRIN void find_tokens(const moe_down_params
         for (int t = 0; t < MOE_ROWS / 2; ++t) single = single && (shared.places[i][t] == kNone || shared.places[i][t + 4] == kNone);
         shared.single[i] = single;
     }
-    __syncthreads();
 }
 
 // Those of the experts, or those of the shared one, which come last.
@@ -71,6 +69,8 @@ template <class Block, int kBlocks, int kWarps> INTRIN void moe_down_part(const 
         const uint32_t first = unit * of_unit + skipped;
         return range.end <= first ? 0 : min(range.end - first, tiles);
     };
+
+    const auto turn_of = [&](uint32_t unit) { return range.turn + unit - range.first_unit; };
 
     // The tile of this warp that is copied next, in the part of a unit.
     uint32_t ahead_unit = range.first_unit, ahead = 0, ahead_end = 0, ahead_entry = 0, ahead_k = 0;
@@ -99,14 +99,14 @@ template <class Block, int kBlocks, int kWarps> INTRIN void moe_down_part(const 
             if (ahead_unit++ < range.last_unit) settle(past);
         }
     };
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s < ring_type::kStages - 1; ++s) copy(s);
+    griddep_wait();
 
     const row_act *x = of_shared ? p.h_shared : p.h;
     uint32_t past = warp;
 #pragma unroll 1
     for (uint32_t unit = range.first_unit; unit <= range.last_unit; ++unit) {
-        const unsigned turn = range.turn + unit - range.first_unit;
         const uint32_t from = from_of(unit), to = list.n == 0 && !of_shared ? 0 : to_of(unit);
         float y[4] = {};
         uint32_t next = from + past, entry = next / k_tiles, k = next % k_tiles;
@@ -148,13 +148,13 @@ template <class Block, int kBlocks, int kWarps> INTRIN void moe_down_part(const 
             else multiply(columns_of<2>{});
         }
         past = to > from ? next - to : past;
-        shared.sums.room(turn);
+        shared.sums.room(turn_of(unit));
         shared.sums.put(0, y);
         shared.sums.put_all();
-        if (!shared.sums.mine(turn)) continue;
+        if (!shared.sums.mine(turn_of(unit))) continue;
 
         auto &sums = shared.sums;
-        sums.take(turn);
+        sums.take(turn_of(unit));
         auto &waiting = shared.waiting[unit - range.first_unit];
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
@@ -179,18 +179,22 @@ template <int kBlocks, int kWarps> __device__ __forceinline__ void moe_down(cons
     if (threadIdx.x == 0) shared.sums.init();
     mbarrier_init_fence();
     griddep_launch_dependents();
-    griddep_wait();
-    list_pairs<kWarps>(p.pairs, shared.list); // ends with a barrier
-    find_tokens<kBlocks, kWarps>(p, shared);
-
-    // Without any expert a unit has one tile that nobody reads, and its sums are zeros.
-    const uint32_t row_tiles = (p.n + TILE_ROWS - 1) / TILE_ROWS, of_experts = shared.list.n * p.k_tiles;
+    // Ids and weights of the router were there before moe_rows, which lets this begin only then.
+    for (uint32_t i = threadIdx.x; i < MOE_PAIRS * MOE_ROWS / 4; i += 32 * kWarps) reinterpret_cast<uint32_t *>(shared.places)[i] = ~0u;
+    list_pairs<kWarps>(p.pairs, shared.list);
     const moe_share &share = shared.share;
-    if (threadIdx.x == 0) shared.share = moe_share(of_experts + p.k_shared == 0 ? 1 : of_experts, p.experts.ty, p.k_shared, p.shared.ty, row_tiles);
+    if (threadIdx.x < 32) {
+        __syncwarp(); // list.n
+        // Without any expert a unit has one tile that nobody reads, and its sums are zeros.
+        const uint32_t row_tiles = (p.n + TILE_ROWS - 1) / TILE_ROWS, of_experts = shared.list.n * p.k_tiles;
+        const moe_share own(of_experts + p.k_shared == 0 ? 1 : of_experts, p.experts.ty, p.k_shared, p.shared.ty, row_tiles);
+        const uint32_t edge = own.begin(blockIdx.x + min(threadIdx.x, 1u));
+        const uint32_t begin = __shfl_sync(0xffffffffu, edge, 0), end = __shfl_sync(0xffffffffu, edge, 1);
+        if (threadIdx.x == 0) shared.share = own, shared.range = {begin, end, 0, 0, 0};
+    }
     __syncthreads();
+    find_tokens<kBlocks, kWarps>(p, shared);
     const uint32_t of_unit = share.a + share.b;
-    if (threadIdx.x == 0) shared.range = {share.begin(blockIdx.x), share.begin(blockIdx.x + 1), 0, 0, 0};
-    __syncthreads();
 #pragma unroll 1
     for (uint32_t unit = shared.range.begin / of_unit; unit * of_unit < shared.range.end; unit += smem_type::kUnits)
 #pragma unroll 1
@@ -206,4 +210,5 @@ template <int kBlocks, int kWarps> __device__ __forceinline__ void moe_down(cons
             });
             __syncthreads(); // sums that wait are there
         }
+    griddep_wait(); // those without a tile too: what follows this kernel takes all before it for ended
 }

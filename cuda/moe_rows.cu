@@ -7,7 +7,7 @@
 //         type of weights, and one block of threads changes it.
 //         Of one matrix a warp has 16 rows by itself: there are so many of these, and their columns so few, that sums would take longer.
 // Floor   bytes of the weights: one token, 8 experts of Q4_K, 2048 x 6144, and a shared one of Q8_0: 140 MB, 87 us at 1.61 TB/s
-// Limits  which weights are needed is not known before the kernels before this one have ended
+// Limits  which weights are needed is known when the router has ended; of many tokens when the pairs are sorted
 #include "common/moe.cuh"
 #include "common/row_act.cuh"
 
@@ -20,6 +20,7 @@ template <int kGlu, int kBlocks, int kWarps> struct moe_rows_smem {
     moe_share share;
     uint32_t bounds[3]; // of the tiles of this block of threads: of the shared expert up to the second
     uint32_t unit, part; // its first unit; 0 while it has those of the shared expert
+    uint32_t first_unit, units; // of this part: the first one of all, and how many a matrix has
 };
 template <int kBlocks, int kWarps> struct moe_rows_smem<0, kBlocks, kWarps> {
     static constexpr int kRing = 10080;
@@ -58,16 +59,15 @@ INTRIN void moe_gate_up(const moe_rows_params &p) {
     const uint32_t begin = shared.bounds[shared.part], end = shared.bounds[shared.part + 1];
     if (begin == end) return; // within a unit of the other part, perhaps
     const uint32_t n = of_shared ? p.n_shared : p.n, row_tiles = (n + TILE_ROWS - 1) / TILE_ROWS, of_unit = kParts * p.k_tiles;
-    const uint32_t first_unit = of_shared ? 0 : moe_shared_units(p), units = moe_units(n);
 
     // The tile of this warp that is copied next: its number, and where it is; at the end of a row tile the next one is found.
     uint32_t ahead = begin + warp, ahead_k = 0;
     const type *at = nullptr;
     const auto find = [&] {
-        const uint32_t unit = ahead / of_unit - first_unit, in_unit = ahead % of_unit, part = in_unit / p.k_tiles;
+        const uint32_t unit = ahead / of_unit - shared.first_unit, in_unit = ahead % of_unit, part = in_unit / p.k_tiles;
         ahead_k = in_unit % p.k_tiles;
-        const uint32_t slab = of_shared ? 0 : list.at(unit / units).expert();
-        const uint32_t row_tile = unit % units * 2 + part % 2; // rows are a multiple of 32
+        const uint32_t slab = of_shared ? 0 : list.at(unit / shared.units).expert();
+        const uint32_t row_tile = unit % shared.units * 2 + part % 2; // rows are a multiple of 32
         const type *w = static_cast<const type *>((of_shared ? p.shared : p.experts)[part / 2].w);
         at = w + (uint64_t{slab} * row_tiles + row_tile) * p.k_tiles + ahead_k;
     };
@@ -78,21 +78,23 @@ INTRIN void moe_gate_up(const moe_rows_params &p) {
         if (ahead_k >= p.k_tiles && ahead < end) find();
     };
     if (ahead < end) find();
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s < ring_type::kStages - 1; ++s) {
         ring.copy(at, ahead < end, s);
         advance();
     }
+    griddep_wait();
+    griddep_launch_dependents(); // only now, for moe_down, which reads before its own wait what was there before this kernel
 
     uint32_t next = begin + warp; // tile of this warp
 #pragma unroll 1
     for (uint32_t unit = begin / of_unit; unit * of_unit < end; ++unit) {
         const uint32_t unit_begin = unit * of_unit, turn = unit - shared.unit;
-        const moe_entry entry = of_shared ? moe_entry::of(0, 0, p.pairs.m) : list.at((unit - first_unit) / units);
+        const moe_entry entry = of_shared ? moe_entry::of(0, 0, p.pairs.m) : list.at((unit - shared.first_unit) / shared.units);
         moe_lane_rows x_rows;
         x_rows.find(entry.rows(), [&](uint32_t row) {
             if (of_shared) return row;
-            return (p.pairs.offsets != nullptr ? p.pairs.sorted : list.sorted)[entry.first() + row] / p.pairs.top_k;
+            return (p.pairs.offsets != nullptr ? p.pairs.sorted : list.sorted())[entry.first() + row] / p.pairs.top_k;
         });
         const auto row_at = [&](uint32_t row, uint32_t k) { return p.x + (uint64_t{row} * p.k_tiles + k); };
         const auto multiply = [&](auto columns, float (&acc)[1][4], uint32_t part_begin, uint32_t part_end) {
@@ -104,7 +106,7 @@ INTRIN void moe_gate_up(const moe_rows_params &p) {
                 advance();
                 const uint32_t k = next - part_begin;
                 const token_rows x{row_at(x_rows.quants, k), {row_at(x_rows.scales[0], k), row_at(x_rows.scales[1], k)}, lane};
-                multiply_tile<Block, kColumns, (kColumns == 1 && sizeof(type) < kSmall ? 4 : 2 / kColumns)>(acc, w, lane, x);
+                multiply_tile<Block, kColumns, (kColumns == 1 && sizeof(type) < kSmall ? 4 : 2)>(acc, w, lane, x);
                 ring.next();
             }
         };
@@ -123,7 +125,7 @@ INTRIN void moe_gate_up(const moe_rows_params &p) {
         auto &sums = shared.sums;
         sums.take(turn);
         const bool whole = begin <= unit_begin && unit_begin + of_unit <= end;
-        const uint32_t row_tile = (unit - first_unit) % units * 2;
+        const uint32_t row_tile = (unit - shared.first_unit) % shared.units * 2;
         if (whole || meet(shared.share, unit_begin, unit_begin + of_unit, p.partial, p.arrived, sums)) {
             const uint32_t h_tiles = (n + TILE_COLS - 1) / TILE_COLS, col = row_tile * TILE_ROWS;
             row_act *h = (of_shared ? p.h_shared : p.h) + uint64_t{entry.first()} * h_tiles + col / TILE_COLS;
@@ -143,9 +145,9 @@ template <class Block, int kBlocks, int kWarps> INTRIN void moe_matrix_rows(cons
     auto &shared = smem<smem_type>();
     const auto &list = shared.list;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const uint32_t row_tiles = (p.n + TILE_ROWS - 1) / TILE_ROWS, units = list.n * row_tiles;
-    const auto begin = [&](uint32_t of) { return static_cast<uint32_t>(uint64_t{units} * of / (gridDim.x * kWarps)); };
-    const uint32_t me = blockIdx.x * kWarps + warp, first_unit = begin(me), end = begin(me + 1);
+    const uint32_t row_tiles = (p.n + TILE_ROWS - 1) / TILE_ROWS, me = blockIdx.x * kWarps + warp;
+    const moe_share share(list.n_light * row_tiles, kLight, (list.n - list.n_light) * row_tiles, kHeavy, 1, gridDim.x * kWarps);
+    const uint32_t first_unit = share.begin(me), end = share.begin(me + 1);
 
     uint32_t ahead = first_unit, left = 0; // unit of the tile that is copied next; tiles to the end of this expert or of this warp
     const type *at = nullptr;
@@ -183,7 +185,7 @@ template <class Block, int kBlocks, int kWarps> INTRIN void moe_matrix_rows(cons
                 ring.copy(at, left > 0);
                 advance();
                 const token_rows x{row_at(x_rows.quants, k), {row_at(x_rows.scales[0], k), row_at(x_rows.scales[1], k)}, lane};
-                multiply_tile<Block, kColumns, (kColumns == 1 && sizeof(type) < kSmall ? 4 : 2 / kColumns)>(acc, w, lane, x);
+                multiply_tile<Block, kColumns, (kColumns == 1 && sizeof(type) < kSmall ? 4 : 2)>(acc, w, lane, x);
                 ring.next();
             }
         };
@@ -204,21 +206,37 @@ template <int kGlu, int kBlocks, int kWarps> __device__ __forceinline__ void moe
     if constexpr (kGlu)
         if (threadIdx.x == 0) shared.sums.init();
     mbarrier_init_fence();
-    griddep_launch_dependents();
-    griddep_wait();
-    if (p.pairs.offsets != nullptr) list_experts<kWarps>(p.pairs, list);
-    else list_pairs<kWarps>(p.pairs, list); // both end with a barrier
+    // Few pairs are those of a step whose ids were there before quantize_rows, which lets this begin only then. So what it does not write
+    // is read, and the first weights are on their way, while it runs. Pairs that were sorted come from the kernel before this one.
+    if (p.pairs.offsets != nullptr) {
+        griddep_wait();
+        list_experts<kWarps>(p.pairs, list);
+    } else {
+        list_pairs<kWarps>(p.pairs, list);
+    }
 
     if constexpr (!kGlu) {
+        griddep_launch_dependents();
+        griddep_wait();
+        __syncthreads();
         with_type(p.experts[0].ty, [&](auto block) { moe_matrix_rows<typename decltype(block)::type, kBlocks, kWarps>(p); });
     } else {
         const uint32_t of_unit = smem_type::kParts * p.k_tiles, of_shared = moe_shared_units(p) * of_unit;
-        if (threadIdx.x == 0) {
-            const moe_share share(of_shared, p.shared[0].ty, list.n * moe_units(p.n) * of_unit, p.experts[0].ty, 1);
-            const uint32_t begin = share.begin(blockIdx.x), end = share.begin(blockIdx.x + 1);
-            shared.share = share;
-            shared.bounds[0] = begin, shared.bounds[1] = min(max(begin, of_shared), end), shared.bounds[2] = end;
-            shared.unit = begin / of_unit, shared.part = 0;
+        if (threadIdx.x < 32) {
+            __syncwarp(); // list.n
+            // Of many tokens there is no shared expert, but there are experts with more rows and less.
+            const uint32_t of_expert = moe_units(p.n) * of_unit;
+            const moe_share share = p.pairs.offsets == nullptr
+                                        ? moe_share(of_shared, p.shared[0].ty, list.n * of_expert, p.experts[0].ty, 1)
+                                        : moe_share(list.n_light * of_expert, kLight, (list.n - list.n_light) * of_expert, kHeavy, 1, gridDim.x);
+            const uint32_t edge = share.begin(blockIdx.x + min(threadIdx.x, 1u));
+            const uint32_t begin = __shfl_sync(0xffffffffu, edge, 0), end = __shfl_sync(0xffffffffu, edge, 1);
+            if (threadIdx.x == 0) {
+                shared.share = share;
+                shared.bounds[0] = begin, shared.bounds[1] = min(max(begin, of_shared), end), shared.bounds[2] = end;
+                shared.unit = begin / of_unit, shared.part = 0;
+                shared.first_unit = 0, shared.units = moe_units(p.n_shared);
+            }
         }
         __syncthreads();
         // What counts the parts is in shared memory, as all that need not be in registers while tiles are multiplied.
@@ -226,7 +244,8 @@ template <int kGlu, int kBlocks, int kWarps> __device__ __forceinline__ void moe
             with_type((shared.part == 0 ? p.shared : p.experts)[0].ty,
                       [&](auto block) { moe_gate_up<typename decltype(block)::type, kBlocks, kWarps>(p); });
             __syncthreads();
-            if (threadIdx.x == 0) ++shared.part;
+            if (threadIdx.x == 0) ++shared.part, shared.first_unit = moe_shared_units(p), shared.units = moe_units(p.n);
         }
+        griddep_wait(); // those without a tile too: what follows this kernel takes all before it for ended
     }
 }

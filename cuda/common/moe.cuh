@@ -29,17 +29,20 @@ struct moe_entry {
 
 template <int kWarps> struct moe_list {
     uint32_t entries[MOE_EXPERTS];
-    uint32_t sorted[MOE_PAIRS]; // pairs by place, of a list made here
-    uint32_t keys[MOE_PAIRS];
-    uint32_t counts[2 * kWarps]; // of warps
-    uint32_t n;
+    uint32_t counts[4 * kWarps]; // of warps
+    uint32_t n, n_light; // entries, and how many of them come first because they have four rows at most
 
     INTRIN moe_entry at(uint32_t i) const { return {entries[i]}; }
+    // Of a list of few pairs, which leaves room behind its entries: the pairs by place, and the expert of each.
+    static_assert(MOE_EXPERTS >= 3 * MOE_PAIRS, "room");
+    INTRIN uint32_t *sorted() { return entries + MOE_PAIRS; }
+    INTRIN const uint32_t *sorted() const { return entries + MOE_PAIRS; }
+    INTRIN uint32_t *keys() { return entries + 2 * MOE_PAIRS; }
 };
 
 // How many of the threads of lower number, of those of the block and round, say yes: by all warps, of which each writes its part of
 // `counts`.
-template <int kWarps> INTRIN uint32_t count_before(bool yes, uint32_t (&counts)[2 * kWarps], int round, uint32_t &all) {
+template <int kWarps> INTRIN uint32_t count_before(bool yes, uint32_t (&counts)[4 * kWarps], int round, uint32_t &all) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t ballot = __ballot_sync(0xffffffffu, yes);
     if (lane == 0) counts[round * kWarps + warp] = __popc(ballot);
@@ -53,57 +56,73 @@ template <int kWarps> INTRIN uint32_t count_before(bool yes, uint32_t (&counts)[
     return before + __popc(ballot & ((1u << lane) - 1));
 }
 
-// Of few pairs: sorts them. An entry ends where the expert does, or with a second row of a token: then its rows are of distinct tokens.
+// Of few pairs: sorts them. An entry ends where the expert does, or with a second row of a token: then its rows are of distinct tokens. Up to
+// 32 pairs are sorted by one warp, which waits for no others. Thread 0 has written `list.n`; a barrier follows before others read the list.
 template <int kWarps> INTRIN void list_pairs(const moe_pairs &p, moe_list<kWarps> &list) {
     static_assert(MOE_PAIRS <= 32 * kWarps, "a thread for each pair");
     const uint32_t n = p.m * p.top_k, i = threadIdx.x;
+    const bool alone = n <= 32;
+    if (alone && i >= 32) return;
+    const auto sync = [&] {
+        if (alone) __syncwarp();
+        else __syncthreads();
+    };
     uint32_t key = kNoExpert;
     if (i < n) {
         const uint32_t id = p.ids[i];
         const bool there = id - p.first < p.n_experts && id != kNoExpert;
         if (!there && id != kNoExpert && p.strict != 0) __trap();
         if (there) key = id - p.first;
-        list.keys[i] = key;
+        list.keys()[i] = key;
     }
-    __syncthreads();
+    sync();
     uint32_t place = 0;
     if (i < n)
-        for (uint32_t j = 0; j < n; ++j) place += list.keys[j] < key || (list.keys[j] == key && j < i);
-    __syncthreads();
-    if (i < n) list.sorted[place] = i, list.keys[place] = key;
-    __syncthreads();
-    bool begins = false;
-    if (i < n && list.keys[i] != kNoExpert)
-        begins = i == 0 || list.keys[i - 1] != list.keys[i] || list.sorted[i - 1] / p.top_k == list.sorted[i] / p.top_k;
-    uint32_t all;
-    const uint32_t entry = count_before<kWarps>(begins, list.counts, 0, all);
+        for (uint32_t j = 0; j < n; ++j) place += list.keys()[j] < key || (list.keys()[j] == key && j < i);
+    sync();
+    if (i < n) list.sorted()[place] = i, list.keys()[place] = key;
+    sync();
+    bool begins = false; // an entry, at place i
+    if (i < n && list.keys()[i] != kNoExpert)
+        begins = i == 0 || list.keys()[i - 1] != list.keys()[i] || list.sorted()[i - 1] / p.top_k == list.sorted()[i] / p.top_k;
+    uint32_t all, entry;
+    if (alone) {
+        const uint32_t ballot = __ballot_sync(0xffffffffu, begins);
+        all = __popc(ballot), entry = __popc(ballot & ((1u << i) - 1));
+    } else {
+        entry = count_before<kWarps>(begins, list.counts, 0, all);
+    }
     if (begins) {
         uint32_t rows = 1;
-        while (i + rows < n && list.keys[i + rows] == list.keys[i] && list.sorted[i + rows - 1] / p.top_k != list.sorted[i + rows] / p.top_k)
+        while (i + rows < n && list.keys()[i + rows] == list.keys()[i] && list.sorted()[i + rows - 1] / p.top_k != list.sorted()[i + rows] / p.top_k)
             ++rows;
-        list.entries[entry] = moe_entry::of(list.keys[i], i, rows).bits;
+        list.entries[entry] = moe_entry::of(list.keys()[i], i, rows).bits;
     }
-    if (threadIdx.x == 0) list.n = all;
-    __syncthreads();
+    if (i == 0) list.n = list.n_light = all;
 }
 
-// Of pairs that were sorted: experts with few rows.
+// Of pairs that were sorted: experts with few rows, those with the fewest first, as their tiles take less time. As list_pairs, without the
+// barrier behind it.
 template <int kWarps> INTRIN void list_experts(const moe_pairs &p, moe_list<kWarps> &list) {
     static_assert(MOE_EXPERTS <= 2 * 32 * kWarps, "two experts for each thread");
-    uint32_t n = 0;
+    uint32_t first[2], rows[2], n = 0;
 #pragma unroll
-    for (int round = 0; round < 2; ++round) {
-        const uint32_t expert = round * 32 * kWarps + threadIdx.x;
-        uint32_t first = 0, rows = 0;
-        if (expert < p.n_experts) first = p.offsets[expert], rows = p.offsets[expert + 1] - first;
-        const bool few = rows - 1 < MOE_ROWS;
+    for (int i = 0; i < 2; ++i) {
+        const uint32_t expert = i * 32 * kWarps + threadIdx.x;
+        first[i] = rows[i] = 0;
+        if (expert < p.n_experts) first[i] = p.offsets[expert], rows[i] = p.offsets[expert + 1] - first[i];
+    }
+#pragma unroll
+    for (int round = 0; round < 4; ++round) {
+        const int i = round % 2;
+        const bool light = rows[i] - 1 < MOE_ROWS / 2, is = round < 2 ? light : !light && rows[i] - 1 < MOE_ROWS;
         uint32_t all;
-        const uint32_t entry = n + count_before<kWarps>(few, list.counts, round, all);
-        if (few) list.entries[entry] = moe_entry::of(expert, first, rows).bits;
+        const uint32_t entry = n + count_before<kWarps>(is, list.counts, round, all);
+        if (is) list.entries[entry] = moe_entry::of(i * 32 * kWarps + threadIdx.x, first[i], rows[i]).bits;
         n += all;
+        if (round == 1 && threadIdx.x == 0) list.n_light = n;
     }
     if (threadIdx.x == 0) list.n = n;
-    __syncthreads();
 }
 
 // What a block of threads has to do --------------------------------------------------------------------------------------
@@ -116,28 +135,34 @@ INTRIN constexpr uint32_t tiles_bytes(tiles_type ty) {
                               : sizeof(tile_q8_0);
 }
 
-// A sequence of tiles: `periods` times `a` of one size, then `b` of another. Dealt out to blocks of threads by size: block i has those that
-// begin at i times the quota or behind, up to that of the next. A quota is a tile at least: then of the blocks between those that have the ends of
-// a unit each has a part of it. Sizes are in pieces of 16 bytes, all of them below 2^32.
+// How much longer an entry with more than four rows takes for a tile: kHeavy / kLight.
+constexpr uint32_t kLight = 5, kHeavy = 8;
+
+// A sequence of pieces of work: `periods` times `a` of one size, then `b` of another. Dealt out to workers by size: worker i has those that
+// begin at i times the quota or behind, up to that of the next. A quota is a piece at least: then of the workers between those that have the ends of
+// a unit each has a part of it. All sizes together are below 2^32.
 struct moe_share {
     uint32_t a, b, size_a, size_b, periods, of_period, quota;
 
     moe_share() = default;
+    INTRIN moe_share(uint32_t a, uint32_t size_a, uint32_t b, uint32_t size_b, uint32_t periods, uint32_t workers)
+        : a(a), b(b), size_a(size_a), size_b(size_b), periods(periods), of_period(a * size_a + b * size_b),
+          quota(max((of_period * periods + workers - 1) / workers, max(a > 0 ? size_a : 0, b > 0 ? size_b : 0))) {}
+    // Tiles, in pieces of 16 bytes, and blocks of threads.
     INTRIN moe_share(uint32_t a, tiles_type ty_a, uint32_t b, tiles_type ty_b, uint32_t periods)
-        : a(a), b(b), size_a(tiles_bytes(ty_a) / 16), size_b(tiles_bytes(ty_b) / 16), periods(periods), of_period(a * size_a + b * size_b),
-          quota(max((of_period * periods + gridDim.x - 1) / gridDim.x, max(a > 0 ? size_a : 0, b > 0 ? size_b : 0))) {}
-    // The first tile of a block of threads.
-    INTRIN uint32_t begin(uint32_t block) const {
-        const uint32_t at = min(block * quota, of_period * periods);
+        : moe_share(a, tiles_bytes(ty_a) / 16, b, tiles_bytes(ty_b) / 16, periods, gridDim.x) {}
+    // The first piece of a worker.
+    INTRIN uint32_t begin(uint32_t worker) const {
+        const uint32_t at = min(worker * quota, of_period * periods);
         if (at == 0) return 0;
         const uint32_t rest = at % of_period, all_a = a * size_a;
-        const uint32_t tile = rest < all_a ? (rest + size_a - 1) / size_a : a + (rest - all_a + size_b - 1) / size_b;
-        return at / of_period * (a + b) + tile;
+        const uint32_t piece = rest < all_a ? (rest + size_a - 1) / size_a : a + (rest - all_a + size_b - 1) / size_b;
+        return at / of_period * (a + b) + piece;
     }
-    // Where a tile begins.
-    INTRIN uint32_t at(uint32_t tile) const {
-        const uint32_t i = tile % (a + b);
-        return tile / (a + b) * of_period + min(i, a) * size_a + (i > a ? i - a : 0) * size_b;
+    // Where a piece begins.
+    INTRIN uint32_t at(uint32_t piece) const {
+        const uint32_t i = piece % (a + b);
+        return piece / (a + b) * of_period + min(i, a) * size_a + (i > a ? i - a : 0) * size_b;
     }
 };
 

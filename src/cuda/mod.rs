@@ -17,6 +17,7 @@ pub(crate) mod linear;
 pub(crate) mod linear_tiled;
 pub(crate) mod moe;
 pub(crate) mod moe_blocks;
+mod moe_many;
 pub(crate) mod moe_sort;
 pub(crate) mod moe_sum;
 pub(crate) mod norm;

@@ -396,7 +396,7 @@ pub type tiles_type = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct moe_pairs {
-    #[doc = " `[m, top_k]`: experts `first` and on are those of the stack, 0xffffffff is none; unused, and may be null, with `offsets`."]
+    #[doc = " `[m, top_k]`: experts `first` and on are those of the stack, 0xffffffff is none; unused, and may be null, with `offsets`. Read before\n  griddep_wait(): written before the kernels of this step, each of which waits before it lets the next one begin."]
     pub ids: *const u32,
     #[doc = " `[n_experts + 1]` the first place of each expert; may be null, for up to MOE_PAIRS pairs."]
     pub offsets: *const u32,
@@ -733,24 +733,36 @@ const _: () = {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct quantize_rows_params {
-    #[doc = " `[m, k]`, aligned to 16."]
+    #[doc = " `[m, k]`, aligned to 16; with `sorted` as many rows as there are tokens."]
     pub x: *const f32,
     #[doc = " `[m, k / 256]`, rounded up: what is behind the end is zeros."]
     pub out: *mut row_act,
-    #[doc = " Tokens."]
+    #[doc = " `[m]` pairs by place, whose token is the row of `x`; may be null: rows are those of `x`."]
+    pub sorted: *const u32,
+    #[doc = " One: how many rows there are, `m` or fewer; may be null: `m`."]
+    pub places: *const u32,
+    #[doc = " Rows."]
     pub m: u32,
     #[doc = " Columns, a multiple of 32."]
     pub k: u32,
+    #[doc = " Slots of a token; unused without `sorted`."]
+    pub top_k: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of quantize_rows_params"][::core::mem::size_of::<quantize_rows_params>() - 24usize];
+    ["Size of quantize_rows_params"][::core::mem::size_of::<quantize_rows_params>() - 48usize];
     ["Alignment of quantize_rows_params"][::core::mem::align_of::<quantize_rows_params>() - 8usize];
     ["Offset of field: quantize_rows_params::x"][::core::mem::offset_of!(quantize_rows_params, x) - 0usize];
     ["Offset of field: quantize_rows_params::out"]
         [::core::mem::offset_of!(quantize_rows_params, out) - 8usize];
-    ["Offset of field: quantize_rows_params::m"][::core::mem::offset_of!(quantize_rows_params, m) - 16usize];
-    ["Offset of field: quantize_rows_params::k"][::core::mem::offset_of!(quantize_rows_params, k) - 20usize];
+    ["Offset of field: quantize_rows_params::sorted"]
+        [::core::mem::offset_of!(quantize_rows_params, sorted) - 16usize];
+    ["Offset of field: quantize_rows_params::places"]
+        [::core::mem::offset_of!(quantize_rows_params, places) - 24usize];
+    ["Offset of field: quantize_rows_params::m"][::core::mem::offset_of!(quantize_rows_params, m) - 32usize];
+    ["Offset of field: quantize_rows_params::k"][::core::mem::offset_of!(quantize_rows_params, k) - 36usize];
+    ["Offset of field: quantize_rows_params::top_k"]
+        [::core::mem::offset_of!(quantize_rows_params, top_k) - 40usize];
 };
 #[doc = " Rows to f16 tiles. One matrix, or a part of each row for each of several."]
 #[repr(C)]

@@ -342,6 +342,14 @@ void quantize_rows(Job &job) {
     p.x = job.floats_in(std::size_t{p.m} * p.k);
     const std::size_t rows = std::size_t{p.m} * round_up(p.k, TILE_COLS);
     p.out = job.out<row_act>(rows * sizeof(row_act));
+    if (job.coin()) { // by place, not all of which there are
+        p.top_k = job.random.between(1, 3);
+        auto *sorted = job.out<std::uint32_t>(p.m * sizeof(std::uint32_t));
+        for (std::uint32_t i = 0; i < p.m; ++i) sorted[i] = job.random.word() % (p.m * p.top_k);
+        auto *places = job.out<std::uint32_t>(sizeof(std::uint32_t));
+        *places = job.random.between(0, static_cast<int>(p.m));
+        p.sorted = sorted, p.places = places;
+    }
     job.run(p, tiles(rows, job.value("warps")));
 }
 

@@ -21,7 +21,8 @@ typedef enum {
 /** Which experts' rows of a call are which: pairs of a token and one of its slots, sorted by expert. Those of few tokens are sorted by
  *  each block of threads for itself; of more tokens moe_sort has sorted them. */
 typedef struct {
-    /** `[m, top_k]`: experts `first` and on are those of the stack, 0xffffffff is none; unused, and may be null, with `offsets`. */
+    /** `[m, top_k]`: experts `first` and on are those of the stack, 0xffffffff is none; unused, and may be null, with `offsets`. Read before
+     *  griddep_wait(): written before the kernels of this step, each of which waits before it lets the next one begin. */
     const uint32_t *ids;
     /** `[n_experts + 1]` the first place of each expert; may be null, for up to MOE_PAIRS pairs. */
     const uint32_t *offsets;

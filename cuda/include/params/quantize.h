@@ -17,14 +17,20 @@ typedef struct {
 
 /** Rows to int8 rows. */
 typedef struct {
-    /** `[m, k]`, aligned to 16. */
+    /** `[m, k]`, aligned to 16; with `sorted` as many rows as there are tokens. */
     const float *x;
     /** `[m, k / 256]`, rounded up: what is behind the end is zeros. */
     row_act *out;
-    /** Tokens. */
+    /** `[m]` pairs by place, whose token is the row of `x`; may be null: rows are those of `x`. */
+    const uint32_t *sorted;
+    /** One: how many rows there are, `m` or fewer; may be null: `m`. */
+    const uint32_t *places;
+    /** Rows. */
     uint32_t m;
     /** Columns, a multiple of 32. */
     uint32_t k;
+    /** Slots of a token; unused without `sorted`. */
+    uint32_t top_k;
 } quantize_rows_params;
 
 /** Rows to f16 tiles. One matrix, or a part of each row for each of several. */

@@ -91,13 +91,14 @@ pub struct GroupedConfig {
 }
 
 impl GroupedConfig {
-    /// Places of a tile of the sorting, at most: as many as the kernels for gate and up, and for down, of these types take.
+    /// Places of a tile of the sorting, at most: as many as the kernels of all these types, each for gate and up or for one matrix, take.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there is no kernel for a type.
-    pub fn height(types: [GgmlType; 2]) -> Result<usize> {
-        let tokens = |ty, glu| Self::instance(ty, glu).map(|i| i.tokens as usize * TILE_TOKENS);
-        Ok(tokens(types[0], true)?.min(tokens(types[1], false)?))
+    pub fn height(kinds: &[(GgmlType, bool)]) -> Result<usize> {
+        kinds.iter().try_fold(usize::MAX, |most, (ty, glu)| {
+            Ok(most.min(Self::instance(*ty, *glu)?.tokens as usize * TILE_TOKENS))
+        })
     }
 
     fn instance(ty: GgmlType, glu: bool) -> Result<&'static kernels::moe_gemm::Instance> {

@@ -70,8 +70,7 @@ pub fn moe(
 /// # Errors
 /// [`Error::Shape`] if they do not fit, [`Error::Argument`] for an expert id outside a stack of all experts (a GPU traps there, which is an
 /// [`Error::Driver`] of a later call), and for a shard with experts that no id reaches. On GPUs [`Error::Unsupported`] for
-/// [`Precision::Exact`] of experts in tiles, for gate and up in tiles of two types, for some matrices in tiles and others in blocks and for
-/// more than 512 experts; [`Error::Capacity`] for more than 2^20 pairs of token and slot in tiles. `y` is as it was then.
+/// [`Precision::Exact`] of experts in tiles, for some matrices in tiles and others in blocks and for more than 512 experts; [`Error::Capacity`] for more than 2^20 pairs of token and slot in tiles. `y` is as it was then.
 pub fn moe_with(
     options: MoeOptions<'_>,
     experts: &Ffn,

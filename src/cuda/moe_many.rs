@@ -1,0 +1,336 @@
+//! A mixture of experts in tiles for many tokens, or with gate and up of two types: pairs are sorted, each matrix is multiplied by the rows
+//! of its expert, and the sum over a token's experts comes last. The shared expert is a layer of its own.
+
+use std::ptr;
+
+use super::dequantize::count;
+use super::ffn::{self, swiglu_in_place};
+use super::moe::{Call, LABEL, MoeScratch, NONE, Places, Rounding, Sizes};
+use super::{Buffer, Gpu, moe_sum};
+use crate::error::{Error, Result};
+use crate::kernels::Entry;
+use crate::ops::ffn::Ffn;
+use crate::ops::linear::{linear_tiled, quantize, swiglu_tiled};
+use crate::ops::moe::config::{GroupedConfig, RowsConfig, RowsProblem};
+use crate::ops::moe_sort::config::SortConfig;
+use crate::ops::moe_sort::{self as sort, SortOptions, SortedPairs, max_tiles};
+use crate::ops::moe_sum::config::SumConfig;
+use crate::quant::tiles::TILE_COLS;
+use crate::sys::{moe_gemm_params, moe_matrix, moe_pairs, moe_rows_params, moe_tile, row_act};
+use crate::tensor::{Device, QuantizedTiles, Tensor};
+
+/// Of [`MoeScratch`] what many tokens need.
+#[derive(Debug)]
+pub(super) struct Many {
+    /// For each number of experts that there was.
+    sorted: Vec<SortedPairs>,
+    /// What experts give, by place.
+    rows: Buffer<f32>,
+    /// Gate and up of two types, by place.
+    halves: [Buffer<f32>; 2],
+    /// For each width of a shared expert.
+    shared: Vec<SharedRoom>,
+}
+
+/// What the shared expert needs: input and what is between its halves, rounded, and that before; its output.
+#[derive(Debug)]
+struct SharedRoom {
+    x: QuantizedTiles,
+    h: Tensor,
+    /// Of two types.
+    up: Tensor,
+    h_rounded: QuantizedTiles,
+    y: Tensor,
+}
+
+impl SharedRoom {
+    fn suits(&self, sizes: Sizes) -> bool {
+        self.h.cols() == sizes.ff_shared && self.y.cols() == sizes.hidden
+    }
+
+    /// The shared expert of every row of `x`, into `y`.
+    fn run(&mut self, w: &Ffn, x: &Tensor) -> Result<()> {
+        let SharedRoom { x: x_rounded, h, up, h_rounded, y } = self;
+        quantize(x, x_rounded)?;
+        if w.gate().tiles()?.ty == w.up().tiles()?.ty {
+            swiglu_tiled(w.gate(), w.up(), x_rounded, h)?;
+        } else {
+            linear_tiled(&[w.gate()], x_rounded, &mut [h])?;
+            linear_tiled(&[w.up()], x_rounded, &mut [up])?;
+            let n = h.rows() * h.cols();
+            swiglu_in_place(h.cuda_mut()?, up.cuda()?, n)?;
+        }
+        quantize(h, h_rounded)?;
+        linear_tiled(&[w.down()], h_rounded, &mut [y])
+    }
+}
+
+impl Many {
+    pub fn on(gpu: &Gpu) -> Result<Self> {
+        let none = || gpu.alloc(LABEL, 0);
+        Ok(Many { sorted: Vec::new(), rows: none()?, halves: [none()?, none()?], shared: Vec::new() })
+    }
+
+    /// Room for a call.
+    pub fn resize(&mut self, sizes: Sizes, gpu: &Gpu, plan: &ManyPlan) -> Result<()> {
+        let device = Device::Cuda(gpu.clone());
+        let Sizes { m, hidden, ff, ff_shared, n_experts, .. } = sizes;
+        let pairs = sizes.pairs();
+        if !self.sorted.iter().any(|sorted| sorted.n_experts() == n_experts) {
+            self.sorted.push(SortedPairs::new(&device, n_experts)?);
+        }
+        let of_halves = if plan.takes_x_by_place() { pairs.saturating_mul(ff) } else { 0 };
+        let [gate, up] = &mut self.halves;
+        for (buffer, values) in
+            [(&mut self.rows, pairs.saturating_mul(hidden)), (gate, of_halves), (up, of_halves)]
+        {
+            if buffer.len() < values {
+                *buffer = gpu.alloc(LABEL, values)?;
+            }
+        }
+        if ff_shared > 0 && !self.shared.iter().any(|room| room.suits(sizes)) {
+            self.shared.push(SharedRoom {
+                x: QuantizedTiles::new(&device, m, hidden)?,
+                h: Tensor::zeros(&device, m, ff_shared)?,
+                up: Tensor::zeros(&device, 0, ff_shared)?,
+                h_rounded: QuantizedTiles::new(&device, m, ff_shared)?,
+                y: Tensor::zeros(&device, m, hidden)?,
+            });
+        }
+        if let Some(sorted) = self.sorted.iter_mut().find(|sorted| sorted.n_experts() == n_experts) {
+            sorted.grow(pairs, plan.sort.height)?;
+        }
+        let Some(room) = self.shared.iter_mut().find(|room| ff_shared > 0 && room.suits(sizes)) else {
+            return Ok(());
+        };
+        room.x.resize(m, hidden)?;
+        room.h.resize(m)?;
+        room.up.resize(if plan.shared_of_one_type { 0 } else { m })?;
+        room.h_rounded.resize(m, ff_shared)?;
+        room.y.resize(m)
+    }
+}
+
+/// Kernels of a call, and where they run.
+pub(super) struct ManyPlan {
+    sort: SortOptions,
+    up: Up,
+    down: Product,
+    shared_of_one_type: bool,
+}
+
+/// Gate, up and what is between them and down.
+enum Up {
+    /// Of one type: as one product, which ends with rounded rows; `x` by token.
+    Together(Rounding, Product),
+    /// Of two: `x` by place, a product of each, SwiGLU and rounding.
+    Apart { x: Rounding, products: [Product; 2], h: Rounding },
+}
+
+/// Launches of a product: experts with few rows, and those with more.
+struct Product {
+    rows: RowsConfig,
+    gemm: GroupedConfig,
+}
+
+impl ManyPlan {
+    /// Looks at what could fail. The shared expert is a layer of its own, which looks for itself; `y` is written by the last launch.
+    pub fn new(call: &Call<'_>) -> Result<Self> {
+        let Call { gpu, sizes, experts, .. } = *call;
+        let Sizes { m, hidden, ff, n_experts, .. } = sizes;
+        let (properties, pairs) = (gpu.properties(), sizes.pairs());
+        let glu = experts.of_one_type();
+        let kinds: &[_] = match glu {
+            true => &[(experts.gate.ty, true), (experts.down.ty, false)],
+            false => &[(experts.gate.ty, false), (experts.up.ty, false), (experts.down.ty, false)],
+        };
+        let height = GroupedConfig::height(kinds)?;
+        let tiles = max_tiles(pairs, n_experts, height);
+        let product = |ty, glu, problem: RowsProblem| -> Result<Product> {
+            let gemm = GroupedConfig::pick(ty, glu, problem.expert.0, tiles, properties)?;
+            Ok(Product { rows: RowsConfig::rows(problem, glu, properties), gemm })
+        };
+        let first = call.problem(0, false);
+        let one = RowsProblem { expert: (experts.gate.rows, experts.gate.cols), ..first };
+        let up = match glu {
+            true => Up::Together(Rounding::new(m, hidden)?, product(experts.gate.ty, true, first)?),
+            false => Up::Apart {
+                x: Rounding::new(pairs, hidden)?,
+                products: [product(experts.gate.ty, false, one)?, product(experts.up.ty, false, one)?],
+                h: Rounding::new(pairs, ff)?,
+            },
+        };
+        let down = product(experts.down.ty, false, call.problem(1, false))?;
+        let sort = SortOptions {
+            first_expert: call.options.first(),
+            strict: call.options.first_expert.is_none(),
+            height,
+            kernel: None,
+        };
+        let (sorting, summing) = (SortConfig::pick(pairs, n_experts, None)?, SumConfig::pick(m, hidden)?);
+        let mut launches = vec![(sorting.entry, sorting.grid), (summing.entry, summing.grid)];
+        launches.extend(down.launches());
+        match &up {
+            Up::Together(x, product) => {
+                launches.push((x.entry, x.grid));
+                launches.extend(product.launches());
+            }
+            Up::Apart { x, products, h } => {
+                launches.extend([(x.entry, x.grid), (h.entry, h.grid)]);
+                launches.extend(products.iter().flat_map(Product::launches));
+                ffn::prepare(gpu, pairs.saturating_mul(ff))?;
+            }
+        }
+        launches.into_iter().try_for_each(|(entry, grid)| gpu.prepare(entry, [grid, 1, 1]))?;
+        let shared_of_one_type = call.shared.is_none_or(|w| w.of_one_type());
+        Ok(ManyPlan { sort, up, down, shared_of_one_type })
+    }
+
+    /// Whether the input is gathered: then so are gate and up.
+    pub fn takes_x_by_place(&self) -> bool {
+        matches!(self.up, Up::Apart { .. })
+    }
+}
+
+/// What products of a call have in common.
+struct Grouped<'a> {
+    gpu: &'a Gpu,
+    pairs: moe_pairs,
+    partial: *mut f32,
+    arrived: *mut u32,
+    tiles: *const moe_tile,
+    n_tiles: *const u32,
+    /// The first of three.
+    queues: *mut u32,
+}
+
+/// What one of them takes and gives: `h`, or `y` of one matrix.
+struct Operands {
+    experts: [moe_matrix; 2],
+    x: *const row_act,
+    h: *mut row_act,
+    y: *mut f32,
+    n: usize,
+    k: usize,
+}
+
+impl Product {
+    fn launches(&self) -> [(Entry, u32); 2] {
+        [(self.rows.entry, self.rows.grid), (self.gemm.entry, self.gemm.grid)]
+    }
+
+    /// The product of a call that takes its work from queue `number`.
+    ///
+    /// # Safety
+    /// The operands are what the params of `moe_rows` and `moe_gemm` ask for; no two products of a call have the same queue.
+    unsafe fn launch(&self, of: &Grouped<'_>, operands: &Operands, number: usize) -> Result<()> {
+        let Operands { experts, x, h, y, n, k } = *operands;
+        let (n, k_tiles) = (count("rows of an expert", n)?, k.div_ceil(TILE_COLS) as u32);
+        let rows = moe_rows_params {
+            pairs: of.pairs,
+            experts,
+            shared: [NONE; 2],
+            x,
+            h,
+            h_shared: ptr::null_mut(),
+            y,
+            partial: of.partial,
+            arrived: of.arrived,
+            n,
+            n_shared: 0,
+            k_tiles,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { of.gpu.launch(self.rows.entry, [self.rows.grid, 1, 1], &rows) }?;
+        let gemm = moe_gemm_params {
+            experts,
+            x,
+            sorted: of.pairs.sorted,
+            tiles: of.tiles,
+            n_tiles: of.n_tiles,
+            queue: of.queues.wrapping_add(number),
+            h,
+            y,
+            n,
+            k_tiles,
+            top_k: of.pairs.top_k,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { of.gpu.launch(self.gemm.entry, [self.gemm.grid, 1, 1], &gemm) }
+    }
+}
+
+/// `y` for the rows of `x`. There is room for all of it.
+pub(super) fn moe_many(
+    call: &Call<'_>,
+    plan: &ManyPlan,
+    scratch: &mut MoeScratch,
+    y: &mut Tensor,
+) -> Result<()> {
+    let Call { gpu, sizes, experts, .. } = *call;
+    let Sizes { hidden, ff, n_experts, .. } = sizes;
+    let MoeScratch { x: x_rounded, h, partial, arrived, many, .. } = scratch;
+    let Many { sorted, rows, halves, shared } = many;
+    let Some(sorted) = sorted.iter_mut().find(|sorted| sorted.n_experts() == n_experts) else {
+        return Err(Error::unsupported("many tokens", "there is no room for them"));
+    };
+    let x = call.x.cuda()?.as_ptr();
+    if let Up::Together(rounding, _) = &plan.up {
+        // SAFETY: x has `m` rows, as was checked, and the scratch room for them.
+        unsafe { rounding.launch(gpu, x, x_rounded.as_mut_ptr().cast(), None) }?;
+    }
+    sort::moe_sort(&call.routing.ids, &plan.sort, sorted)?;
+    let mut pairs = call.pairs()?;
+    pairs.offsets = sorted.offsets.cuda()?.as_ptr();
+    pairs.sorted = sorted.sorted.cuda()?.as_ptr();
+    let counters = sorted.counters.cuda_mut()?.as_mut_ptr();
+    let grouped = Grouped {
+        gpu,
+        pairs,
+        partial: partial.as_mut_ptr(),
+        arrived: arrived.as_mut_ptr(),
+        tiles: sorted.tiles.cuda()?.as_ptr().cast(),
+        n_tiles: counters.cast_const(),
+        queues: counters.wrapping_add(1),
+    };
+    let [gate, up, down] = [experts.gate, experts.up, experts.down].map(|w| w.matrix());
+    match &plan.up {
+        Up::Together(_, product) => {
+            let (x, h) = (x_rounded.as_ptr().cast(), h.as_mut_ptr().cast());
+            let operands = Operands { experts: [gate, up], x, h, y: ptr::null_mut(), n: ff, k: hidden };
+            // SAFETY: the stacks have the tiles that their shapes say, as was checked, and the scratch room for these sizes and for every
+            // launch on this GPU; its counters are zeros. Pairs were sorted into tiles of at most as many places as the kernel takes, and
+            // the queues cleared.
+            unsafe { product.launch(&grouped, &operands, 0) }?;
+        }
+        Up::Apart { x: gathered, products, h: rounding } => {
+            let places = Places {
+                count: pairs.offsets.wrapping_add(n_experts),
+                sorted: pairs.sorted,
+                top_k: pairs.top_k,
+            };
+            // SAFETY: as many rows as there are places, each of which has its pair.
+            unsafe { gathered.launch(gpu, x, x_rounded.as_mut_ptr().cast(), Some(places)) }?;
+            for (i, ((product, w), y)) in products.iter().zip([gate, up]).zip(halves.iter_mut()).enumerate() {
+                let (x, y) = (x_rounded.as_ptr().cast(), y.as_mut_ptr());
+                let operands = Operands { experts: [w, NONE], x, h: ptr::null_mut(), y, n: ff, k: hidden };
+                // SAFETY: as above.
+                unsafe { product.launch(&grouped, &operands, i) }?;
+            }
+            let [gate, up] = halves;
+            swiglu_in_place(gate, up, sizes.pairs() * ff)?;
+            let places = Places { sorted: ptr::null(), ..places };
+            // SAFETY: as above.
+            unsafe { rounding.launch(gpu, gate.as_ptr(), h.as_mut_ptr().cast(), Some(places)) }?;
+        }
+    }
+    let mut shared = shared.iter_mut().find(|room| sizes.ff_shared > 0 && room.suits(sizes));
+    if let (Some(room), Some(w)) = (&mut shared, call.shared_ffn) {
+        room.run(w, call.x)?;
+    }
+    let (x, y_rows) = (h.as_ptr().cast(), rows.as_mut_ptr());
+    let operands = Operands { experts: [down, NONE], x, h: ptr::null_mut(), y: y_rows, n: hidden, k: ff };
+    // SAFETY: as above; there is a row of `hidden` values for each place.
+    unsafe { plan.down.launch(&grouped, &operands, 2) }?;
+    moe_sum::moe_sum(rows, sorted, &call.routing.weights, shared.as_ref().map(|room| &room.y), y)
+}
