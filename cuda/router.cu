@@ -1,7 +1,8 @@
 // router: experts of each token and their weights. router: from activations, for few tokens; router_choose: from logits.
 //
 // Math    z = W x in f32; s = sigmoid(z), or softmax(z); the top_k experts with the largest s + bias, of equals those with the lower index,
-//         NaN as -inf; weights s, divided by their sum + 1e-20 if asked for, times a factor
+//         NaN as -inf; weights s, divided by their sum + 1e-20 if asked for, times a factor. If some groups of experts are used, those with
+//         the largest sums of their two largest s + bias, no others' experts are chosen.
 // Shapes  x [m, k], W [n, k], bias [n], z [m, n], ids and weights [m, top_k]; n <= kExperts, top_k <= 32
 // Tiling  router: a block of threads for kRows experts and 4 tokens (float_rows.cuh); the last one to end of all experts of 4 tokens chooses.
 //         Choosing is the work of a warp, a lane of which has every 32nd expert.
@@ -38,6 +39,57 @@ template <int kN, int kAll> INTRIN void first_largest(uint32_t (&value)[kAll], u
     if constexpr (kN > 2) first_largest<kN / 2>(value, at);
 }
 
+// The number of the first of the largest, which is struck out: lane l has numbers l, l + 32 and so on. By a warp.
+template <int kOwn> INTRIN uint32_t take_first_largest(uint32_t (&order)[kOwn]) {
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t best[kOwn], at[kOwn];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) best[i] = order[i], at[i] = i * 32 + lane;
+    first_largest<kOwn>(best, at);
+    const uint32_t top = __reduce_max_sync(0xffffffffu, best[0]);
+    const uint32_t found = __reduce_min_sync(0xffffffffu, best[0] == top ? at[0] : 0xffffffffu);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+        if (found == i * 32 + lane) order[i] = 0; // not again
+    return found;
+}
+
+INTRIN float score_of_order(uint32_t order) { return f32_from_bits(order >> 31 ? order & 0x7fffffffu : ~order); }
+
+// Strikes out the experts of all groups but those that are used, by a warp. One group after the other, as there are few.
+template <int kOwn> INTRIN void keep_groups(const router_params &p, uint32_t (&order)[kOwn]) {
+    const uint32_t lane = threadIdx.x % 32, groups = p.n / p.group_size;
+    uint32_t sums[kOwn] = {}; // of groups lane, lane + 32 and so on
+#pragma unroll 1
+    for (uint32_t group = 0; group < groups; ++group) {
+        uint32_t first = 0, second = 0; // of this lane's experts
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) {
+            const uint32_t v = i * 32 + lane - group * p.group_size < p.group_size ? order[i] : 0;
+            second = max(second, min(first, v)), first = max(first, v);
+        }
+        const uint32_t top = __reduce_max_sync(0xffffffffu, first);
+        const uint32_t owner = __reduce_min_sync(0xffffffffu, first == top ? lane : 32);
+        const uint32_t next = __reduce_max_sync(0xffffffffu, lane == owner ? second : first);
+        float sum = score_of_order(top);
+        if (p.group_size > 1) sum = __fadd_rn(sum, score_of_order(next));
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i)
+            if (group == i * 32 + lane) sums[i] = score_order(sum);
+    }
+    uint32_t used = 0; // bits of groups 32 lane and on
+#pragma unroll 1
+    for (uint32_t j = 0; j < p.groups_used; ++j) {
+        const uint32_t group = take_first_largest(sums);
+        if (group / 32 == lane) used |= 1u << group % 32;
+    }
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+        const uint32_t group = (i * 32 + lane) / p.group_size;
+        if ((__shfl_sync(0xffffffffu, used, static_cast<int>(group / 32 % 32)) >> group % 32 & 1) == 0) order[i] = 0;
+    }
+}
+
 // Of one token, by a warp.
 template <int kExperts> INTRIN void choose_experts(const router_params &p, uint32_t token) {
     constexpr int kOwn = kExperts / 32;
@@ -69,20 +121,16 @@ template <int kExperts> INTRIN void choose_experts(const router_params &p, uint3
 #pragma unroll
     for (int i = 0; i < kOwn; ++i)
         order[i] = i * 32 + lane < p.n ? score_order(__fadd_rn(scores[i], bias[i])) : 0;
+    if (p.group_size > 0) keep_groups(p, order);
 
     float mine = 0.f, sum = 0.f; // of the expert whose number among the chosen is that of the lane
     uint32_t id = 0;
     for (uint32_t j = 0; j < p.top_k; ++j) {
-        uint32_t best[kOwn], at[kOwn];
-#pragma unroll
-        for (int i = 0; i < kOwn; ++i) best[i] = order[i], at[i] = i * 32 + lane;
-        first_largest<kOwn>(best, at);
-        const uint32_t top = __reduce_max_sync(0xffffffffu, best[0]);
-        const uint32_t expert = __reduce_min_sync(0xffffffffu, best[0] == top ? at[0] : 0xffffffffu);
+        const uint32_t expert = take_first_largest(order);
         float score = 0.f;
 #pragma unroll
         for (int i = 0; i < kOwn; ++i)
-            if (expert == i * 32 + lane) score = scores[i], order[i] = 0; // not again
+            if (expert == i * 32 + lane) score = scores[i];
         score = __shfl_sync(0xffffffffu, score, static_cast<int>(expert % 32));
         sum = __fadd_rn(sum, score);
         if (j == lane) mine = score, id = expert;

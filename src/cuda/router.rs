@@ -17,6 +17,7 @@ pub(crate) fn router(
     bias: &Tensor,
     x: &Tensor,
     config: &RouterConfig,
+    group_size: Option<usize>,
     out: &mut Routing,
 ) -> Result<()> {
     let ([_, n, k], m) = (w.shape(), x.rows());
@@ -63,6 +64,8 @@ pub(crate) fn router(
         },
         normalize: config.norm_topk_prob.into(),
         scale: config.routed_scaling_factor,
+        group_size: group_size.unwrap_or(0) as u32, // no more than experts
+        groups_used: config.n_groups_used as u32,
     };
     // SAFETY: w, x and bias hold their shapes, as was checked, and the outputs were made for these rows; the kernel is one for as many
     // experts, and there is a counter for every four of the tokens of one launch. All lie on this device.

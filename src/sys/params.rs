@@ -914,10 +914,14 @@ pub struct router_params {
     pub normalize: u32,
     #[doc = " Factor on the weights."]
     pub scale: f32,
+    #[doc = " Experts of a group, a divisor of `n`; 0: all experts can be chosen."]
+    pub group_size: u32,
+    #[doc = " Groups that are used, which have `top_k` experts or more. Unused without groups."]
+    pub groups_used: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of router_params"][::core::mem::size_of::<router_params>() - 88usize];
+    ["Size of router_params"][::core::mem::size_of::<router_params>() - 96usize];
     ["Alignment of router_params"][::core::mem::align_of::<router_params>() - 8usize];
     ["Offset of field: router_params::w"][::core::mem::offset_of!(router_params, w) - 0usize];
     ["Offset of field: router_params::x"][::core::mem::offset_of!(router_params, x) - 8usize];
@@ -934,6 +938,10 @@ const _: () = {
     ["Offset of field: router_params::normalize"]
         [::core::mem::offset_of!(router_params, normalize) - 76usize];
     ["Offset of field: router_params::scale"][::core::mem::offset_of!(router_params, scale) - 80usize];
+    ["Offset of field: router_params::group_size"]
+        [::core::mem::offset_of!(router_params, group_size) - 84usize];
+    ["Offset of field: router_params::groups_used"]
+        [::core::mem::offset_of!(router_params, groups_used) - 88usize];
 };
 #[doc = " The activation of a feed-forward layer."]
 #[repr(C)]

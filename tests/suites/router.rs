@@ -186,11 +186,6 @@ const GLM5: RouterConfig = RouterConfig {
     n_groups_used: 1,
 };
 
-/// Kernels choose among the experts of all groups, and say so.
-fn knows_groups(d: &Device) -> bool {
-    matches!(d, Device::Cpu(_))
-}
-
 /// Of each group the sum of its two largest biased scores, or the one of a group of one.
 fn group_sums(biased: &[f32], size: usize) -> Vec<f64> {
     let sum = |group: &[f32]| {
@@ -210,11 +205,6 @@ pub fn groups_are_those_of_the_reference(devices: &[Device], c: Case) -> TestCas
     let x = activations(c.m, c.hidden, rng);
     let (k, n, groups, used) =
         (c.config.n_experts_per_tok, c.n_experts, c.config.n_groups, c.config.n_groups_used);
-    if used < groups && !devices.iter().all(knows_groups) {
-        let refusal = run(&devices[0], &w, &bias, &x, &c.config);
-        prop_assert!(matches!(refusal, Err(glm5::Error::Unsupported { .. })), "{:?}", refusal);
-        return Ok(());
-    }
     let (ids, (weights, logits)) = on_each(devices, |d| run(d, &w, &bias, &x, &c.config))?;
     let want = reference::route(&logits, &bias, &c.config).unwrap();
     let size = n / groups;
@@ -382,8 +372,7 @@ pub fn groups_follow_a_hand_computed_example(devices: &[Device]) {
         let config = RouterConfig { n_experts_per_tok: k, n_groups, n_groups_used, ..config };
         let what = format!("{n_groups_used} of {n_groups} groups");
         assert_eq!(reference::route(&x, &bias, &config).unwrap().ids, want, "reference, {what}");
-        let limited = n_groups > 1 && n_groups_used < n_groups;
-        for d in devices.iter().filter(|d| knows_groups(d) || !limited) {
+        for d in devices {
             let (ids, (weights, _)) = run(d, &w, &bias, &x, &config).unwrap();
             assert_eq!(ids, want, "{what}");
             let scores: Vec<f64> =
@@ -408,7 +397,7 @@ pub fn a_group_with_nan_comes_last(devices: &[Device]) {
     let mut bias = vec![0.5; n];
     bias[..3].fill(f32::NEG_INFINITY); // three of the first
     let x = Rng(5).normals(3 * hidden);
-    for d in devices.iter().filter(|d| knows_groups(d)) {
+    for d in devices {
         for (used, k) in [(1, 4), (2, 8), (3, 12), (3, 9), (2, 3)] {
             let config = RouterConfig { n_experts_per_tok: k, n_groups: 4, n_groups_used: used, ..GLM5 };
             let (ids, (_, logits)) = run(d, &w, &bias, &x, &config).unwrap();
@@ -454,17 +443,6 @@ pub fn refuses_groups_that_do_not_fit(devices: &[Device]) {
             let refused = matches!(&refusal, Err(e @ glm5::Error::Argument { .. }) if e.to_string().starts_with(&format!("{what}:")));
             assert!(refused, "{k} experts of {n_groups_used} of {n_groups} groups: {refusal:?}");
         }
-        assert_eq!(out.ids.rows() + out.weights.rows() + out.logits.rows(), 0, "the output has changed");
-    }
-    if !knows_groups(d) {
-        let config = RouterConfig { n_groups: 4, n_groups_used: 2, ..GLM5 };
-        let mut out = Routing::new(d, 16, 8).unwrap();
-        let refusal = router(&w, &bias, &x, &config, &mut out);
-        let text = format!("{:?}", refusal);
-        assert!(
-            matches!(refusal, Err(glm5::Error::Unsupported { .. })) && text.contains("2 of 4 groups"),
-            "{text}"
-        );
         assert_eq!(out.ids.rows() + out.weights.rows() + out.logits.rows(), 0, "the output has changed");
     }
 }

@@ -473,6 +473,10 @@ router_params router_of(Job &job) {
     p.gating = job.coin() ? GATING_SIGMOID : GATING_SOFTMAX;
     p.normalize = job.coin();
     p.scale = 2.5f;
+    if (const std::uint32_t groups = job.random.between(2, 8); p.n % groups == 0) {
+        p.group_size = p.n / groups;
+        p.groups_used = job.random.between(static_cast<int>(round_up(p.top_k, p.group_size)), static_cast<int>(groups));
+    }
     p.bias = job.floats_in(p.n);
     p.ids = job.out<std::uint32_t>(std::size_t{p.m} * p.top_k * sizeof(std::uint32_t));
     p.weights = job.out<float>(std::size_t{p.m} * p.top_k * sizeof(float));

@@ -44,6 +44,10 @@ typedef struct {
     uint32_t normalize;
     /** Factor on the weights. */
     float scale;
+    /** Experts of a group, a divisor of `n`; 0: all experts can be chosen. */
+    uint32_t group_size;
+    /** Groups that are used, which have `top_k` experts or more. Unused without groups. */
+    uint32_t groups_used;
 } router_params;
 
 #endif

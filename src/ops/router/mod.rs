@@ -124,8 +124,7 @@ impl Routing {
 ///
 /// # Errors
 /// [`Error::Shape`] if they do not fit, [`Error::Argument`] for more experts per token than can be chosen (or none) and for groups
-/// that do not divide the experts; [`Error::Unsupported`] on GPUs for more than 512 experts or 32 per token, and for a choice that is
-/// limited to some groups.
+/// that do not divide the experts; [`Error::Unsupported`] on GPUs for more than 512 experts or 32 per token.
 pub fn router(w: &Matrix, bias: &Tensor, x: &Tensor, config: &RouterConfig, out: &mut Routing) -> Result<()> {
     let [slabs, n_experts, hidden] = w.shape();
     if slabs != 1 || hidden != x.cols() {
@@ -145,10 +144,6 @@ pub fn router(w: &Matrix, bias: &Tensor, x: &Tensor, config: &RouterConfig, out:
             out.resize(x.rows())?;
             cpu::router::router(cpu, w, bias, x, config, group_size, out)
         }
-        Device::Cuda(gpu) if group_size.is_some() => Err(Error::unsupported(
-            format!("a router to {} of {} groups on {}", config.n_groups_used, config.n_groups, gpu.name()),
-            "its kernels choose among the experts of all groups",
-        )),
-        Device::Cuda(_) => cuda::router::router(w, bias, x, config, out),
+        Device::Cuda(_) => cuda::router::router(w, bias, x, config, group_size, out),
     }
 }
