@@ -782,6 +782,32 @@ const _: () = {
     ["Offset of field: quantize_f16_params::m"][::core::mem::offset_of!(quantize_f16_params, m) - 32usize];
     ["Offset of field: quantize_f16_params::k"][::core::mem::offset_of!(quantize_f16_params, k) - 36usize];
 };
+#[doc = " Row t sees the keys 0 to positions[t] of its sequence. Key s lies in slot `tables[table_starts[t] + s / PAGE_ROWS] * PAGE_ROWS +\n  s % PAGE_ROWS` of a cache. Rows of a sequence are neighbours, by rising position."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ragged_rows {
+    #[doc = " `[m]`"]
+    pub positions: *const u32,
+    #[doc = " `[m]`: where the row's own key lies."]
+    pub slots: *const u32,
+    #[doc = " `[m]`"]
+    pub table_starts: *const u32,
+    #[doc = " Numbers of pages, of all sequences."]
+    pub tables: *const u32,
+    #[doc = " Rows."]
+    pub m: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ragged_rows"][::core::mem::size_of::<ragged_rows>() - 40usize];
+    ["Alignment of ragged_rows"][::core::mem::align_of::<ragged_rows>() - 8usize];
+    ["Offset of field: ragged_rows::positions"][::core::mem::offset_of!(ragged_rows, positions) - 0usize];
+    ["Offset of field: ragged_rows::slots"][::core::mem::offset_of!(ragged_rows, slots) - 8usize];
+    ["Offset of field: ragged_rows::table_starts"]
+        [::core::mem::offset_of!(ragged_rows, table_starts) - 16usize];
+    ["Offset of field: ragged_rows::tables"][::core::mem::offset_of!(ragged_rows, tables) - 24usize];
+    ["Offset of field: ragged_rows::m"][::core::mem::offset_of!(ragged_rows, m) - 32usize];
+};
 #[doc = " Blocks to tiles."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
