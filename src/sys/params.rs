@@ -52,6 +52,79 @@ const _: () = {
     ["Offset of field: embed_params::vocab"][::core::mem::offset_of!(embed_params, vocab) - 24usize];
     ["Offset of field: embed_params::hidden"][::core::mem::offset_of!(embed_params, hidden) - 28usize];
 };
+#[doc = " What blocks of threads that share a row tell each other. All zeros before the first launch; `bins`, and the last two modulo 256, are\n  zeros behind each launch."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct dsa_topk_row {
+    #[doc = " Scores by their upper 11 bits; of those in one bin by the next 11; of those in one of these by the last 10."]
+    pub bins: [[u32; 2048usize]; 3usize],
+    #[doc = " Scores of one bin, in no order,"]
+    pub keys: [u32; 2048usize],
+    #[doc = " and where they stand."]
+    pub places: [u32; 2048usize],
+    #[doc = " Of each block: scores above the cut, scores at the cut."]
+    pub counts: [[u32; 2usize]; 128usize],
+    #[doc = " Grows by 256 whenever all blocks have come; odd once one has given up waiting for the others."]
+    pub arrived: u32,
+    #[doc = " Blocks that have left because one gave up."]
+    pub left: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of dsa_topk_row"][::core::mem::size_of::<dsa_topk_row>() - 41992usize];
+    ["Alignment of dsa_topk_row"][::core::mem::align_of::<dsa_topk_row>() - 4usize];
+    ["Offset of field: dsa_topk_row::bins"][::core::mem::offset_of!(dsa_topk_row, bins) - 0usize];
+    ["Offset of field: dsa_topk_row::keys"][::core::mem::offset_of!(dsa_topk_row, keys) - 24576usize];
+    ["Offset of field: dsa_topk_row::places"][::core::mem::offset_of!(dsa_topk_row, places) - 32768usize];
+    ["Offset of field: dsa_topk_row::counts"][::core::mem::offset_of!(dsa_topk_row, counts) - 40960usize];
+    ["Offset of field: dsa_topk_row::arrived"][::core::mem::offset_of!(dsa_topk_row, arrived) - 41984usize];
+    ["Offset of field: dsa_topk_row::left"][::core::mem::offset_of!(dsa_topk_row, left) - 41988usize];
+};
+#[doc = " The largest scores of each row."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct dsa_topk_params {
+    #[doc = " Row t begins at `t * stride`."]
+    pub scores: *const f32,
+    #[doc = " `[m]`: row t sees `min(visible[t] + more, n)` scores."]
+    pub visible: *const u32,
+    #[doc = " `[m]`, may be null if `parts` is 1."]
+    pub shared: *mut dsa_topk_row,
+    #[doc = " `[m, k]`: positions, ascending; undefined behind the last one."]
+    pub indices: *mut u32,
+    #[doc = " `[m]`: positions of each row."]
+    pub lens: *mut u32,
+    #[doc = " Scores from one row to the next."]
+    pub stride: u64,
+    #[doc = " Scores of a row, below 2^31."]
+    pub n: u32,
+    #[doc = " At least 1."]
+    pub k: u32,
+    #[doc = " 0 or 1."]
+    pub more: u32,
+    #[doc = " Blocks of threads of a row: a power of two, at most TOPK_PARTS; of a kernel that gathers what it finds 1."]
+    pub parts: u32,
+    #[doc = " Looks that a block takes for the others before it gives up, and the row is left to the last of them."]
+    pub patience: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of dsa_topk_params"][::core::mem::size_of::<dsa_topk_params>() - 72usize];
+    ["Alignment of dsa_topk_params"][::core::mem::align_of::<dsa_topk_params>() - 8usize];
+    ["Offset of field: dsa_topk_params::scores"][::core::mem::offset_of!(dsa_topk_params, scores) - 0usize];
+    ["Offset of field: dsa_topk_params::visible"][::core::mem::offset_of!(dsa_topk_params, visible) - 8usize];
+    ["Offset of field: dsa_topk_params::shared"][::core::mem::offset_of!(dsa_topk_params, shared) - 16usize];
+    ["Offset of field: dsa_topk_params::indices"]
+        [::core::mem::offset_of!(dsa_topk_params, indices) - 24usize];
+    ["Offset of field: dsa_topk_params::lens"][::core::mem::offset_of!(dsa_topk_params, lens) - 32usize];
+    ["Offset of field: dsa_topk_params::stride"][::core::mem::offset_of!(dsa_topk_params, stride) - 40usize];
+    ["Offset of field: dsa_topk_params::n"][::core::mem::offset_of!(dsa_topk_params, n) - 48usize];
+    ["Offset of field: dsa_topk_params::k"][::core::mem::offset_of!(dsa_topk_params, k) - 52usize];
+    ["Offset of field: dsa_topk_params::more"][::core::mem::offset_of!(dsa_topk_params, more) - 56usize];
+    ["Offset of field: dsa_topk_params::parts"][::core::mem::offset_of!(dsa_topk_params, parts) - 60usize];
+    ["Offset of field: dsa_topk_params::patience"]
+        [::core::mem::offset_of!(dsa_topk_params, patience) - 64usize];
+};
 #[doc = " Nothing."]
 pub const ROUND_NONE: linear_round = 0;
 #[doc = " Rounded to int8 with one scale for 32 values, and back."]

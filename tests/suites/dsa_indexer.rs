@@ -1,7 +1,7 @@
 //! Indexer scores, and the selection made from them.
 
 use glm5::ops::dsa_indexer::{indexer_scores, indexer_select, reference};
-use glm5::ops::dsa_topk::{Selection, top_k};
+use glm5::ops::dsa_topk::{Selection, TopkScratch, top_k};
 use glm5::tensor::{CacheType, Device, PagedRows, RaggedRows, Tensor};
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestCaseResult};
@@ -130,7 +130,9 @@ pub fn select_is_top_k_of_scores(devices: &[Device], c: Case) -> TestCaseResult 
     let d = &devices[0];
     let fail = |e: glm5::Error| TestCaseError::fail(e.to_string());
     let mut want = Selection::new(d, c.k).unwrap();
-    top_k(&scores(d, &c, &inputs).map_err(fail)?, &visible, &mut want).map_err(fail)?;
+    let counts = Tensor::from_vec(d, visible.len(), 1, visible.clone()).map_err(fail)?;
+    let mut scratch = TopkScratch::new(d).map_err(fail)?;
+    top_k(&scores(d, &c, &inputs).map_err(fail)?, &counts, &mut scratch, &mut want).map_err(fail)?;
     for (t, got) in got.iter().enumerate() {
         prop_assert_eq!(&got[..], want.row(t).map_err(fail)?, "row {}", t);
         if visible[t] as usize <= c.k {

@@ -573,6 +573,35 @@ void swiglu(Job &job) {
     job.run(p, tiles(p.n, tile));
 }
 
+void dsa_topk(Job &job) {
+    dsa_topk_params p{};
+    const int held = job.value("held"), rows = job.random.between(1, 3);
+    p.n = job.size(1024);
+    p.stride = p.n;
+    p.k = job.random.between(1, 300);
+    p.more = job.coin();
+    p.parts = held > 0 ? 1 << job.random.between(0, 2) : 1;
+    p.patience = 200;
+    auto *scores = job.out<float>(std::size_t(rows) * p.n * sizeof(float));
+    // Few values, many, or nearly the same, so that all ways to narrow are taken.
+    const int spread = job.random.between(0, 2);
+    for (std::size_t i = 0; i < std::size_t(rows) * p.n; ++i) {
+        const std::uint32_t word = job.random.word();
+        scores[i] = spread == 0 ? float(word % 3) : spread == 1 ? float(std::int32_t(word)) : 1.f + float(word % 4096) / 8388608.f;
+    }
+    p.scores = scores;
+    auto *visible = job.out<std::uint32_t>(rows * sizeof(std::uint32_t));
+    for (int t = 0; t < rows; ++t) visible[t] = job.random.word() % (p.n + 2);
+    p.visible = visible;
+    p.indices = job.out<std::uint32_t>(std::size_t(rows) * p.k * sizeof(std::uint32_t));
+    p.lens = job.out<std::uint32_t>(rows * sizeof(std::uint32_t));
+    if (p.parts > 1) {
+        p.shared = job.out<dsa_topk_row>(rows * sizeof(dsa_topk_row));
+        std::fill_n(p.shared, rows, dsa_topk_row{});
+    }
+    job.run(p, rows * p.parts);
+}
+
 constexpr Family kFamilies[] = {
     {"copy", copy},       {"dequantize", dequantize},       {"embed", embed},
     {"reduce", reduce},   {"layer_norm", layer_norm},       {"norm_quantize", norm_quantize},
@@ -581,7 +610,7 @@ constexpr Family kFamilies[] = {
     {"mma_f16", mma},     {"mma_s8", mma},                  {"linear_dot", linear},
     {"linear_tile", linear}, {"linear_float", linear_float}, {"router", router},
     {"router_choose", router_choose}, {"moe_sort", moe_sort}, {"moe_sort_few", moe_sort_few}, {"moe_sum", moe_sum}, {"moe_dot", moe_dot}, {"swiglu", swiglu},
-    {"quantize_rows", quantize_rows}, {"moe_rows", moe_rows}, {"moe_down", moe_down}, {"moe_gemm", moe_gemm},
+    {"quantize_rows", quantize_rows}, {"moe_rows", moe_rows}, {"moe_down", moe_down}, {"moe_gemm", moe_gemm}, {"dsa_topk", dsa_topk},
 };
 
 const Family *family_of(const char *name) {
