@@ -7,6 +7,7 @@
 #define GLM5_PARAMS_H
 #include "params/blocks.h"
 #include "params/dequantize.h"
+#include "params/dsa_indexer.h"
 #include "params/dsa_topk.h"
 #include "params/linear.h"
 #include "params/linear_tiled.h"

@@ -52,6 +52,94 @@ const _: () = {
     ["Offset of field: embed_params::vocab"][::core::mem::offset_of!(embed_params, vocab) - 24usize];
     ["Offset of field: embed_params::hidden"][::core::mem::offset_of!(embed_params, hidden) - 28usize];
 };
+#[doc = " Row t sees the keys 0 to positions[t] of its sequence. Key s lies in slot `tables[table_starts[t] + s / PAGE_ROWS] * PAGE_ROWS +\n  s % PAGE_ROWS` of a cache. Rows of a sequence are neighbours, by rising position."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ragged_rows {
+    #[doc = " `[m]`"]
+    pub positions: *const u32,
+    #[doc = " `[m]`: where the row's own key lies."]
+    pub slots: *const u32,
+    #[doc = " `[m]`"]
+    pub table_starts: *const u32,
+    #[doc = " Numbers of pages, of all sequences."]
+    pub tables: *const u32,
+    #[doc = " Rows."]
+    pub m: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ragged_rows"][::core::mem::size_of::<ragged_rows>() - 40usize];
+    ["Alignment of ragged_rows"][::core::mem::align_of::<ragged_rows>() - 8usize];
+    ["Offset of field: ragged_rows::positions"][::core::mem::offset_of!(ragged_rows, positions) - 0usize];
+    ["Offset of field: ragged_rows::slots"][::core::mem::offset_of!(ragged_rows, slots) - 8usize];
+    ["Offset of field: ragged_rows::table_starts"]
+        [::core::mem::offset_of!(ragged_rows, table_starts) - 16usize];
+    ["Offset of field: ragged_rows::tables"][::core::mem::offset_of!(ragged_rows, tables) - 24usize];
+    ["Offset of field: ragged_rows::m"][::core::mem::offset_of!(ragged_rows, m) - 32usize];
+};
+#[doc = " Scores of the lightning indexer, of rows `first` to `first + m` of a batch."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct dsa_indexer_params {
+    #[doc = " `[rows.m, heads, dim]`, aligned to 16"]
+    pub q: *const f32,
+    #[doc = " `[rows.m, heads]`"]
+    pub w: *const f32,
+    #[doc = " `[slots, dim]` of the type of the cache, aligned to 16."]
+    pub keys: *const ::core::ffi::c_void,
+    #[doc = " Of which slots lie in the cache."]
+    pub rows: ragged_rows,
+    #[doc = " `[m]` rows `stride` apart: the scores of the keys that a row sees, by position, and minus infinity behind them up to `fill`."]
+    pub scores: *mut f32,
+    #[doc = " Scores from one row to the next, at least as many as a row sees."]
+    pub stride: u64,
+    #[doc = " Of all scores."]
+    pub scale: f32,
+    #[doc = " The first row."]
+    pub first: u32,
+    #[doc = " Rows."]
+    pub m: u32,
+    #[doc = " Heads of a query; of dsa_indexer at most INDEXER_HEADS."]
+    pub heads: u32,
+    #[doc = " Values of a key; of dsa_indexer INDEXER_DIM."]
+    pub dim: u32,
+    #[doc = " Rows that see no more keys than this are not scored."]
+    pub least: u32,
+    #[doc = " Columns that are written, or 0: those of keys that a row sees."]
+    pub fill: u32,
+    #[doc = " Blocks of threads for each group of rows."]
+    pub workers: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of dsa_indexer_params"][::core::mem::size_of::<dsa_indexer_params>() - 112usize];
+    ["Alignment of dsa_indexer_params"][::core::mem::align_of::<dsa_indexer_params>() - 8usize];
+    ["Offset of field: dsa_indexer_params::q"][::core::mem::offset_of!(dsa_indexer_params, q) - 0usize];
+    ["Offset of field: dsa_indexer_params::w"][::core::mem::offset_of!(dsa_indexer_params, w) - 8usize];
+    ["Offset of field: dsa_indexer_params::keys"]
+        [::core::mem::offset_of!(dsa_indexer_params, keys) - 16usize];
+    ["Offset of field: dsa_indexer_params::rows"]
+        [::core::mem::offset_of!(dsa_indexer_params, rows) - 24usize];
+    ["Offset of field: dsa_indexer_params::scores"]
+        [::core::mem::offset_of!(dsa_indexer_params, scores) - 64usize];
+    ["Offset of field: dsa_indexer_params::stride"]
+        [::core::mem::offset_of!(dsa_indexer_params, stride) - 72usize];
+    ["Offset of field: dsa_indexer_params::scale"]
+        [::core::mem::offset_of!(dsa_indexer_params, scale) - 80usize];
+    ["Offset of field: dsa_indexer_params::first"]
+        [::core::mem::offset_of!(dsa_indexer_params, first) - 84usize];
+    ["Offset of field: dsa_indexer_params::m"][::core::mem::offset_of!(dsa_indexer_params, m) - 88usize];
+    ["Offset of field: dsa_indexer_params::heads"]
+        [::core::mem::offset_of!(dsa_indexer_params, heads) - 92usize];
+    ["Offset of field: dsa_indexer_params::dim"][::core::mem::offset_of!(dsa_indexer_params, dim) - 96usize];
+    ["Offset of field: dsa_indexer_params::least"]
+        [::core::mem::offset_of!(dsa_indexer_params, least) - 100usize];
+    ["Offset of field: dsa_indexer_params::fill"]
+        [::core::mem::offset_of!(dsa_indexer_params, fill) - 104usize];
+    ["Offset of field: dsa_indexer_params::workers"]
+        [::core::mem::offset_of!(dsa_indexer_params, workers) - 108usize];
+};
 #[doc = " What blocks of threads that share a row tell each other. All zeros before the first launch; `bins`, and the last two modulo 256, are\n  zeros behind each launch."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -854,32 +942,6 @@ const _: () = {
         [::core::mem::offset_of!(quantize_f16_params, x_slab) - 24usize];
     ["Offset of field: quantize_f16_params::m"][::core::mem::offset_of!(quantize_f16_params, m) - 32usize];
     ["Offset of field: quantize_f16_params::k"][::core::mem::offset_of!(quantize_f16_params, k) - 36usize];
-};
-#[doc = " Row t sees the keys 0 to positions[t] of its sequence. Key s lies in slot `tables[table_starts[t] + s / PAGE_ROWS] * PAGE_ROWS +\n  s % PAGE_ROWS` of a cache. Rows of a sequence are neighbours, by rising position."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ragged_rows {
-    #[doc = " `[m]`"]
-    pub positions: *const u32,
-    #[doc = " `[m]`: where the row's own key lies."]
-    pub slots: *const u32,
-    #[doc = " `[m]`"]
-    pub table_starts: *const u32,
-    #[doc = " Numbers of pages, of all sequences."]
-    pub tables: *const u32,
-    #[doc = " Rows."]
-    pub m: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ragged_rows"][::core::mem::size_of::<ragged_rows>() - 40usize];
-    ["Alignment of ragged_rows"][::core::mem::align_of::<ragged_rows>() - 8usize];
-    ["Offset of field: ragged_rows::positions"][::core::mem::offset_of!(ragged_rows, positions) - 0usize];
-    ["Offset of field: ragged_rows::slots"][::core::mem::offset_of!(ragged_rows, slots) - 8usize];
-    ["Offset of field: ragged_rows::table_starts"]
-        [::core::mem::offset_of!(ragged_rows, table_starts) - 16usize];
-    ["Offset of field: ragged_rows::tables"][::core::mem::offset_of!(ragged_rows, tables) - 24usize];
-    ["Offset of field: ragged_rows::m"][::core::mem::offset_of!(ragged_rows, m) - 32usize];
 };
 #[doc = " Blocks to tiles."]
 #[repr(C)]

@@ -186,6 +186,35 @@ impl PagedRows {
         Ok(())
     }
 
+    /// A copy on a device, the same one or another.
+    ///
+    /// # Errors
+    /// As [`PagedRows::new`]; [`Error::Driver`] of the GPU where they lie.
+    pub fn to_device(&self, device: &Device) -> Result<Self> {
+        let mut copy = Self::new(device, self.slots / PAGE_ROWS, self.width, self.ty())?;
+        let host;
+        let bytes: &[u8] = match (&self.rows, &mut copy.rows) {
+            (Rows::Cuda(_, from), Rows::Cuda(_, to)) if from.gpu().same(to.gpu()) => {
+                to.copy_from(0, from, 0..from.len())?;
+                return Ok(copy);
+            }
+            (Rows::Cuda(_, from), _) => {
+                host = from.to_vec(0..from.len())?;
+                &host
+            }
+            (Rows::F32(v), _) => bytemuck::cast_slice(v),
+            (Rows::Bf16(v), _) => bytemuck::cast_slice(v),
+            (Rows::F16(v), _) => bytemuck::cast_slice(v),
+        };
+        match &mut copy.rows {
+            Rows::F32(v) => bytemuck::cast_slice_mut(v).copy_from_slice(bytes),
+            Rows::Bf16(v) => bytemuck::cast_slice_mut(v).copy_from_slice(bytes),
+            Rows::F16(v) => bytemuck::cast_slice_mut(v).copy_from_slice(bytes),
+            Rows::Cuda(_, buffer) => buffer.upload(0, bytes)?,
+        }
+        Ok(copy)
+    }
+
     /// Copies page `from` to another page `to`.
     ///
     /// # Errors
@@ -345,6 +374,14 @@ impl RaggedRows {
     #[inline]
     pub(crate) fn visible(&self, t: usize) -> usize {
         self.positions[t] as usize + 1
+    }
+
+    /// Sequences, as far as neighbouring rows tell.
+    pub(crate) fn sequences(&self) -> usize {
+        let follows = |t: &usize| {
+            self.table_starts[*t] == self.table_starts[t - 1] && self.positions[*t] > self.positions[t - 1]
+        };
+        self.len() - (1..self.len()).filter(follows).count()
     }
 
     /// Most keys any row may see.
