@@ -39,7 +39,7 @@ struct topk_cut {
 };
 
 template <int kHeld, int kFound, int kBlocks, int kWarps> struct dsa_topk_block {
-    static constexpr uint32_t kThreads = 32 * kWarps, kSteps = 8, kPiece = kThreads * kSteps;
+    static constexpr uint32_t kThreads = 32 * kWarps, kSteps = kFound > 0 ? 8 : 4, kPiece = kThreads * kSteps; // keys on their way at a time
     static_assert(kWarps <= 32 && TOPK_BINS % kThreads == 0 && (kHeld == 0) != (kFound == 0), "a lane for each warp; one way to keep keys");
     const dsa_topk_params &p;
     dsa_topk_smem<kHeld, kFound, kBlocks, kWarps> &s;
@@ -80,6 +80,7 @@ template <int kHeld, int kFound, int kBlocks, int kWarps> struct dsa_topk_block 
         const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, before_lane = (1u << lane) - 1;
         const uint32_t end = gathered ? found : n;
         uint32_t above = 0, equals = 0, buffer = 0;
+#pragma unroll 1
         for (uint32_t base = 0; base < end; base += kPiece, buffer ^= 1) {
             uint32_t key[kSteps], is_1[kSteps], is_2[kSteps], all = 0; // counts of 16 bits
             const uint32_t mine = base + warp * (32 * kSteps) + lane;
@@ -249,6 +250,7 @@ template <int kHeld, int kFound, int kBlocks, int kWarps> struct dsa_topk_block 
         forget_bins(0);
         const uint32_t size = cut.equals;
         for (uint32_t i = threadIdx.x; i < size; i += kThreads) s.listed[i] = shared().keys[i], s.places[i] = shared().places[i];
+#pragma unroll 1
         for (uint32_t bits = 11; is_undecided() && cut.shift > 0; bits = 10) {
             clear_bins();
             for (uint32_t i = threadIdx.x; i < size; i += kThreads) count(s.listed[i], bits);
@@ -320,6 +322,7 @@ template <int kHeld, int kFound, int kBlocks, int kWarps> struct dsa_topk_block 
             decided = true;
         }
         int level = 0;
+#pragma unroll 1
         for (uint32_t bits = 11; is_undecided() && cut.shift > 0; bits = 10) {
             ++level;
             clear_bins();
@@ -343,7 +346,5 @@ template <int kHeld, int kFound, int kBlocks, int kWarps> __device__ __forceinli
     griddep_wait();
     griddep_launch_dependents();
     dsa_topk_block<kHeld, kFound, kBlocks, kWarps> block{p, s, blockIdx.x / p.parts, blockIdx.x % p.parts, p.parts, 0, 0, 0, false, false, {}};
-    if (block.select() || !block.is_last()) return;
-    block.part = 0, block.parts = 1;
-    block.select();
+    while (!block.select() && block.is_last()) block.part = 0, block.parts = 1; // which does not fail
 }
