@@ -14,7 +14,7 @@ macro_rules! dsa_topk_properties {
         $crate::suites::properties! { dsa_topk, $devices, $cases;
         top_k_is_the_reference(case);
         follows_hand_made_examples, rows_around_k_and_pieces, takes_wide_rows, takes_a_million,
-        memory_is_used_again, graphs_select_again, refuses_what_does_not_fit }
+        memory_is_used_again, blocks_meet_again, graphs_select_again, refuses_what_does_not_fit }
     };
 }
 pub(crate) use dsa_topk_properties;
@@ -261,6 +261,29 @@ pub fn memory_is_used_again(devices: &[Device]) {
             top_k_with(&there.0, &there.1, config, &mut scratch, &mut out).unwrap();
             let want = reference::top_k(&scores, width, &visible, 40).unwrap();
             assert!(rows(&out).unwrap() == want, "step {step}");
+        }
+    }
+}
+
+/// Two blocks of threads share one row, launch after launch in the same memory: whether they meet or one gives up, which the emulator makes
+/// happen as often as not, it is left as it was. By lists, and with more equals than a list has.
+pub fn blocks_meet_again(devices: &[Device]) {
+    for d in devices.iter().filter(|d| d.gpu().is_ok()) {
+        let mut scratch = TopkScratch::new(d).unwrap();
+        for step in 0..32usize {
+            let (width, spread) = match step % 8 {
+                3 => (5000, Spread::Three),
+                7 => (5000, Spread::Clustered),
+                i => (700, SPREADS[(step / 8 + i) % SPREADS.len()]),
+            };
+            let scores = scores(width, spread, &mut Rng(step as u64));
+            let all = candidates(TopkProblem::new(1, width, d.gpu().unwrap().properties()));
+            let config = all.into_iter().find(|config| config.parts == 2);
+            let mut out = dirty(d, 1, 60);
+            let there = (tensor(d, width, &scores), counts(d, &[width as u32]));
+            top_k_with(&there.0, &there.1, config, &mut scratch, &mut out).unwrap();
+            let want = reference::top_k(&scores, width, &[width as u32], 60).unwrap();
+            assert!(rows(&out).unwrap() == want, "step {step}, {spread:?}");
         }
     }
 }
