@@ -119,8 +119,8 @@ fn shape(bench: &Bench, c: &mut Criterion, shape: Shape) {
     let pages: Vec<u32> = (0..(of_one * shape.sequences()) as u32).rev().collect();
     let bytes = pages.len() * PAGE_ROWS * DIM * ty.bytes();
     let sets = bench.sets(bytes);
-    let first = cache(d, &pages, &few, ty);
-    let caches: Vec<PagedRows> = (1..sets).map(|_| first.to_device(d).unwrap()).chain([first]).collect();
+    let mut caches = vec![cache(d, &pages, &few, ty)];
+    (1..sets).for_each(|_| caches.push(caches[0].to_device(d).unwrap()));
     let mut rows = RaggedRows::default();
     if prompt {
         rows.push(keys - m, m, &pages).unwrap();
