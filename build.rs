@@ -74,7 +74,7 @@ fn regenerate_bindings() -> Result<()> {
             .use_core()
     };
     for (file, builder) in [
-        ("src/sys/params.rs", builder().allowlist_type(".*_params").blocklist_type("block_.*")),
+        ("src/sys/params.rs", builder().allowlist_type(".*_params|ragged_rows").blocklist_type("block_.*")),
         ("src/sys/blocks.rs", builder().allowlist_type("block_.*").generate_comments(false)),
     ] {
         let bindings = builder.generate().map_err(|e| e.to_string())?;

@@ -48,6 +48,8 @@ mod device {
     }
 
     crate::suites::dequantize::dequantize_properties!(crate::device::devices, 256);
+    crate::suites::dsa_indexer::dsa_indexer_properties!(crate::device::devices, 256);
+    crate::suites::dsa_topk::dsa_topk_properties!(crate::device::devices, 512);
     crate::suites::embedding::embedding_properties!(crate::device::devices, 256);
     crate::suites::ffn::ffn_properties!(crate::device::devices, 64);
     crate::suites::linear::linear_properties!(crate::device::devices, 256);

@@ -16,6 +16,8 @@ mod blocks;
 mod close;
 mod data;
 mod dequantize;
+mod dsa_indexer;
+mod dsa_topk;
 mod embedding;
 mod ffn;
 mod linear;
@@ -179,6 +181,8 @@ pub fn run(bench: &Bench, c: &mut Criterion) {
     moe_sort::benches(bench, c);
     moe_sum::benches(bench, c);
     moe_blocks::benches(bench, c);
+    dsa_topk::benches(bench, c);
+    dsa_indexer::benches(bench, c);
     ffn::benches(bench, c);
     embedding::benches(bench, c);
     dequantize::benches(bench, c);

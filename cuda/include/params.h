@@ -7,6 +7,8 @@
 #define GLM5_PARAMS_H
 #include "params/blocks.h"
 #include "params/dequantize.h"
+#include "params/dsa_indexer.h"
+#include "params/dsa_topk.h"
 #include "params/linear.h"
 #include "params/linear_tiled.h"
 #include "params/moe.h"
@@ -14,6 +16,7 @@
 #include "params/moe_sort.h"
 #include "params/norm.h"
 #include "params/quantize.h"
+#include "params/ragged.h"
 #include "params/repack.h"
 #include "params/roofs.h"
 #include "params/router.h"

@@ -9,6 +9,8 @@ mod buffer;
 pub(crate) mod dequantize;
 #[cfg(feature = "cuda")]
 pub mod driver;
+pub(crate) mod dsa_indexer;
+pub(crate) mod dsa_topk;
 pub mod environment;
 pub(crate) mod ffn;
 mod gpu;

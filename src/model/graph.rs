@@ -11,7 +11,7 @@ use super::report::LoadReport;
 use super::weights::{self, Indexer, Layer, LayerFfn, Weights};
 use crate::error::{Error, Result};
 use crate::gguf::Gguf;
-use crate::ops::dsa_indexer::indexer_select;
+use crate::ops::dsa_indexer::{IndexerScratch, indexer_select};
 use crate::ops::dsa_topk::Selection;
 use crate::ops::embedding::embedding;
 use crate::ops::ffn::ffn;
@@ -222,7 +222,8 @@ impl Model {
                 keys.write(ws.rows.slots(), &ws.k_idx)?;
                 if sparse || observer.wants_indexer() {
                     let scale = c.index_scale();
-                    indexer_select(&ws.q_idx, &ws.w_idx, keys, &ws.rows, scale, &mut ws.selection)?;
+                    let scratch = &mut ws.indexer_scratch;
+                    indexer_select(&ws.q_idx, &ws.w_idx, keys, &ws.rows, scale, scratch, &mut ws.selection)?;
                     observer.see(Event::Indexer {
                         layer: i,
                         q: &ws.q_idx,
@@ -371,6 +372,7 @@ struct Workspace {
     w_idx: Tensor,
     q_idx: Tensor,
     selection: Selection,
+    indexer_scratch: IndexerScratch,
     routing: Routing,
     gathered: Tensor,
     logits: Tensor,
@@ -409,6 +411,7 @@ impl Workspace {
             w_idx: tensor(c.index_n_heads)?,
             q_idx: tensor(c.index_n_heads * c.index_head_dim)?,
             selection: Selection::new(device, c.index_topk)?,
+            indexer_scratch: IndexerScratch::new(device)?,
             routing: Routing::new(device, c.n_routed_experts, c.router.n_experts_per_tok)?,
             gathered: tensor(c.hidden_size)?,
             logits: tensor(c.vocab_size)?,

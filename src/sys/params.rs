@@ -52,6 +52,167 @@ const _: () = {
     ["Offset of field: embed_params::vocab"][::core::mem::offset_of!(embed_params, vocab) - 24usize];
     ["Offset of field: embed_params::hidden"][::core::mem::offset_of!(embed_params, hidden) - 28usize];
 };
+#[doc = " Row t sees the keys 0 to positions[t] of its sequence. Key s lies in slot `tables[table_starts[t] + s / PAGE_ROWS] * PAGE_ROWS +\n  s % PAGE_ROWS` of a cache. Rows of a sequence are neighbours, by rising position."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ragged_rows {
+    #[doc = " `[m]`"]
+    pub positions: *const u32,
+    #[doc = " `[m]`: where the row's own key lies."]
+    pub slots: *const u32,
+    #[doc = " `[m]`"]
+    pub table_starts: *const u32,
+    #[doc = " Numbers of pages, of all sequences."]
+    pub tables: *const u32,
+    #[doc = " Rows."]
+    pub m: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ragged_rows"][::core::mem::size_of::<ragged_rows>() - 40usize];
+    ["Alignment of ragged_rows"][::core::mem::align_of::<ragged_rows>() - 8usize];
+    ["Offset of field: ragged_rows::positions"][::core::mem::offset_of!(ragged_rows, positions) - 0usize];
+    ["Offset of field: ragged_rows::slots"][::core::mem::offset_of!(ragged_rows, slots) - 8usize];
+    ["Offset of field: ragged_rows::table_starts"]
+        [::core::mem::offset_of!(ragged_rows, table_starts) - 16usize];
+    ["Offset of field: ragged_rows::tables"][::core::mem::offset_of!(ragged_rows, tables) - 24usize];
+    ["Offset of field: ragged_rows::m"][::core::mem::offset_of!(ragged_rows, m) - 32usize];
+};
+#[doc = " Scores of the lightning indexer, of rows `first` to `first + m` of a batch."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct dsa_indexer_params {
+    #[doc = " `[rows.m, heads, dim]`, aligned to 16"]
+    pub q: *const f32,
+    #[doc = " `[rows.m, heads]`"]
+    pub w: *const f32,
+    #[doc = " `[slots, dim]` of the type of the cache, aligned to 16."]
+    pub keys: *const ::core::ffi::c_void,
+    #[doc = " Of which slots lie in the cache."]
+    pub rows: ragged_rows,
+    #[doc = " `[m]` rows `stride` apart: the scores of the keys that a row sees, by position, and minus infinity behind them up to `fill`."]
+    pub scores: *mut f32,
+    #[doc = " Scores from one row to the next, at least as many as a row sees."]
+    pub stride: u64,
+    #[doc = " Of all scores."]
+    pub scale: f32,
+    #[doc = " The first row."]
+    pub first: u32,
+    #[doc = " Rows."]
+    pub m: u32,
+    #[doc = " Heads of a query; of dsa_indexer at most INDEXER_HEADS."]
+    pub heads: u32,
+    #[doc = " Values of a key; of dsa_indexer INDEXER_DIM."]
+    pub dim: u32,
+    #[doc = " Rows that see no more keys than this are not scored."]
+    pub least: u32,
+    #[doc = " Columns that are written, or 0: those of keys that a row sees."]
+    pub fill: u32,
+    #[doc = " Blocks of threads for each group of rows."]
+    pub workers: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of dsa_indexer_params"][::core::mem::size_of::<dsa_indexer_params>() - 112usize];
+    ["Alignment of dsa_indexer_params"][::core::mem::align_of::<dsa_indexer_params>() - 8usize];
+    ["Offset of field: dsa_indexer_params::q"][::core::mem::offset_of!(dsa_indexer_params, q) - 0usize];
+    ["Offset of field: dsa_indexer_params::w"][::core::mem::offset_of!(dsa_indexer_params, w) - 8usize];
+    ["Offset of field: dsa_indexer_params::keys"]
+        [::core::mem::offset_of!(dsa_indexer_params, keys) - 16usize];
+    ["Offset of field: dsa_indexer_params::rows"]
+        [::core::mem::offset_of!(dsa_indexer_params, rows) - 24usize];
+    ["Offset of field: dsa_indexer_params::scores"]
+        [::core::mem::offset_of!(dsa_indexer_params, scores) - 64usize];
+    ["Offset of field: dsa_indexer_params::stride"]
+        [::core::mem::offset_of!(dsa_indexer_params, stride) - 72usize];
+    ["Offset of field: dsa_indexer_params::scale"]
+        [::core::mem::offset_of!(dsa_indexer_params, scale) - 80usize];
+    ["Offset of field: dsa_indexer_params::first"]
+        [::core::mem::offset_of!(dsa_indexer_params, first) - 84usize];
+    ["Offset of field: dsa_indexer_params::m"][::core::mem::offset_of!(dsa_indexer_params, m) - 88usize];
+    ["Offset of field: dsa_indexer_params::heads"]
+        [::core::mem::offset_of!(dsa_indexer_params, heads) - 92usize];
+    ["Offset of field: dsa_indexer_params::dim"][::core::mem::offset_of!(dsa_indexer_params, dim) - 96usize];
+    ["Offset of field: dsa_indexer_params::least"]
+        [::core::mem::offset_of!(dsa_indexer_params, least) - 100usize];
+    ["Offset of field: dsa_indexer_params::fill"]
+        [::core::mem::offset_of!(dsa_indexer_params, fill) - 104usize];
+    ["Offset of field: dsa_indexer_params::workers"]
+        [::core::mem::offset_of!(dsa_indexer_params, workers) - 108usize];
+};
+#[doc = " What blocks of threads that share a row tell each other. All zeros before the first launch; `bins`, and the last two modulo 256, are\n  zeros behind each launch."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct dsa_topk_row {
+    #[doc = " Scores by their upper 11 bits; of those in one bin by the next 11; of those in one of these by the last 10."]
+    pub bins: [[u32; 2048usize]; 3usize],
+    #[doc = " Scores of one bin, in no order,"]
+    pub keys: [u32; 2048usize],
+    #[doc = " and where they stand."]
+    pub places: [u32; 2048usize],
+    #[doc = " Of each block: scores above the cut, scores at the cut."]
+    pub counts: [[u32; 2usize]; 128usize],
+    #[doc = " Grows by 256 whenever all blocks have come; odd once one has given up waiting for the others."]
+    pub arrived: u32,
+    #[doc = " Blocks that have left because one gave up."]
+    pub left: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of dsa_topk_row"][::core::mem::size_of::<dsa_topk_row>() - 41992usize];
+    ["Alignment of dsa_topk_row"][::core::mem::align_of::<dsa_topk_row>() - 4usize];
+    ["Offset of field: dsa_topk_row::bins"][::core::mem::offset_of!(dsa_topk_row, bins) - 0usize];
+    ["Offset of field: dsa_topk_row::keys"][::core::mem::offset_of!(dsa_topk_row, keys) - 24576usize];
+    ["Offset of field: dsa_topk_row::places"][::core::mem::offset_of!(dsa_topk_row, places) - 32768usize];
+    ["Offset of field: dsa_topk_row::counts"][::core::mem::offset_of!(dsa_topk_row, counts) - 40960usize];
+    ["Offset of field: dsa_topk_row::arrived"][::core::mem::offset_of!(dsa_topk_row, arrived) - 41984usize];
+    ["Offset of field: dsa_topk_row::left"][::core::mem::offset_of!(dsa_topk_row, left) - 41988usize];
+};
+#[doc = " The largest scores of each row."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct dsa_topk_params {
+    #[doc = " Row t begins at `t * stride`."]
+    pub scores: *const f32,
+    #[doc = " `[m]`: row t sees `min(visible[t] + more, n)` scores."]
+    pub visible: *const u32,
+    #[doc = " `[m]`, may be null if `parts` is 1."]
+    pub shared: *mut dsa_topk_row,
+    #[doc = " `[m, k]`: positions, ascending; undefined behind the last one."]
+    pub indices: *mut u32,
+    #[doc = " `[m]`: positions of each row."]
+    pub lens: *mut u32,
+    #[doc = " Scores from one row to the next."]
+    pub stride: u64,
+    #[doc = " Scores of a row, below 2^31."]
+    pub n: u32,
+    #[doc = " At least 1."]
+    pub k: u32,
+    #[doc = " 0 or 1."]
+    pub more: u32,
+    #[doc = " Blocks of threads of a row: a power of two, at most TOPK_PARTS; of a kernel that gathers what it finds 1."]
+    pub parts: u32,
+    #[doc = " Looks that a block takes for the others before it gives up, and the row is left to the last of them."]
+    pub patience: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of dsa_topk_params"][::core::mem::size_of::<dsa_topk_params>() - 72usize];
+    ["Alignment of dsa_topk_params"][::core::mem::align_of::<dsa_topk_params>() - 8usize];
+    ["Offset of field: dsa_topk_params::scores"][::core::mem::offset_of!(dsa_topk_params, scores) - 0usize];
+    ["Offset of field: dsa_topk_params::visible"][::core::mem::offset_of!(dsa_topk_params, visible) - 8usize];
+    ["Offset of field: dsa_topk_params::shared"][::core::mem::offset_of!(dsa_topk_params, shared) - 16usize];
+    ["Offset of field: dsa_topk_params::indices"]
+        [::core::mem::offset_of!(dsa_topk_params, indices) - 24usize];
+    ["Offset of field: dsa_topk_params::lens"][::core::mem::offset_of!(dsa_topk_params, lens) - 32usize];
+    ["Offset of field: dsa_topk_params::stride"][::core::mem::offset_of!(dsa_topk_params, stride) - 40usize];
+    ["Offset of field: dsa_topk_params::n"][::core::mem::offset_of!(dsa_topk_params, n) - 48usize];
+    ["Offset of field: dsa_topk_params::k"][::core::mem::offset_of!(dsa_topk_params, k) - 52usize];
+    ["Offset of field: dsa_topk_params::more"][::core::mem::offset_of!(dsa_topk_params, more) - 56usize];
+    ["Offset of field: dsa_topk_params::parts"][::core::mem::offset_of!(dsa_topk_params, parts) - 60usize];
+    ["Offset of field: dsa_topk_params::patience"]
+        [::core::mem::offset_of!(dsa_topk_params, patience) - 64usize];
+};
 #[doc = " Nothing."]
 pub const ROUND_NONE: linear_round = 0;
 #[doc = " Rounded to int8 with one scale for 32 values, and back."]

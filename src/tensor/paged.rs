@@ -3,9 +3,10 @@
 use half::{bf16, f16};
 
 use super::{Device, Tensor, elsewhere, zeroed};
-use crate::cuda::Buffer;
+use crate::cuda::{Buffer, Gpu};
 use crate::error::{Error, Result};
 use crate::quant::scalar::f16_to_f32;
+use crate::sys::ragged_rows;
 
 /// Rows (tokens) per page.
 pub const PAGE_ROWS: usize = 64;
@@ -63,6 +64,9 @@ enum Rows {
     /// Values of the type, as bytes.
     Cuda(CacheType, Buffer<u8>),
 }
+
+/// In [`Gpu::held`].
+const LABEL: &str = "rows of a batch";
 
 /// `pages * PAGE_ROWS` rows of `width` values. A *slot* is `page * PAGE_ROWS + row in page`.
 #[derive(Debug)]
@@ -134,6 +138,28 @@ impl PagedRows {
         }
     }
 
+    /// The rows on a GPU, `[slots, width]` values of the type as bytes.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if they live elsewhere.
+    pub(crate) fn cuda(&self) -> Result<&Buffer<u8>> {
+        match &self.rows {
+            Rows::Cuda(_, bytes) => Ok(bytes),
+            _ => elsewhere("cache", &self.device),
+        }
+    }
+
+    /// As [`PagedRows::cuda`], writable.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if they live elsewhere.
+    pub(crate) fn cuda_mut(&mut self) -> Result<&mut Buffer<u8>> {
+        match &mut self.rows {
+            Rows::Cuda(_, bytes) => Ok(bytes),
+            _ => elsewhere("cache", &self.device),
+        }
+    }
+
     /// Stores row `t` of `src` at `slots[t]`, rounded to the cache's type.
     ///
     /// # Errors
@@ -158,6 +184,35 @@ impl PagedRows {
             Rows::Cuda(..) => return elsewhere("cache", &self.device),
         }
         Ok(())
+    }
+
+    /// A copy on a device, the same one or another.
+    ///
+    /// # Errors
+    /// As [`PagedRows::new`]; [`Error::Driver`] of the GPU where they lie.
+    pub fn to_device(&self, device: &Device) -> Result<Self> {
+        let mut copy = Self::new(device, self.slots / PAGE_ROWS, self.width, self.ty())?;
+        let host;
+        let bytes: &[u8] = match (&self.rows, &mut copy.rows) {
+            (Rows::Cuda(_, from), Rows::Cuda(_, to)) if from.gpu().same(to.gpu()) => {
+                to.copy_from(0, from, 0..from.len())?;
+                return Ok(copy);
+            }
+            (Rows::Cuda(_, from), _) => {
+                host = from.to_vec(0..from.len())?;
+                &host
+            }
+            (Rows::F32(v), _) => bytemuck::cast_slice(v),
+            (Rows::Bf16(v), _) => bytemuck::cast_slice(v),
+            (Rows::F16(v), _) => bytemuck::cast_slice(v),
+        };
+        match &mut copy.rows {
+            Rows::F32(v) => bytemuck::cast_slice_mut(v).copy_from_slice(bytes),
+            Rows::Bf16(v) => bytemuck::cast_slice_mut(v).copy_from_slice(bytes),
+            Rows::F16(v) => bytemuck::cast_slice_mut(v).copy_from_slice(bytes),
+            Rows::Cuda(_, buffer) => buffer.upload(0, bytes)?,
+        }
+        Ok(copy)
     }
 
     /// Copies page `from` to another page `to`.
@@ -244,17 +299,24 @@ fn round<T>(x: &[f32], out: &mut [T], f: impl Fn(f32) -> T) {
 ///
 /// Row `t` sees the keys at positions `0 ..= position(t)` of its own sequence; the key at position `s` lies in slot
 /// `page_table[s / PAGE_ROWS] * PAGE_ROWS + s % PAGE_ROWS`. Rows of one sequence are consecutive and in order of position.
-#[derive(Debug, Clone, Default)]
+///
+/// It is made in host memory. Operations on a GPU take the copy that [`RaggedRows::upload`] puts there.
+#[derive(Debug, Default)]
 pub struct RaggedRows {
     positions: Vec<u32>,
     slots: Vec<u32>,
     table_starts: Vec<u32>,
     tables: Vec<u32>,
+    /// On a GPU, one behind the other: positions, slots, table starts, tables.
+    copy: Option<Buffer<u32>>,
+    /// Whether the copy is of these rows.
+    uploaded: bool,
 }
 
 impl RaggedRows {
     /// Forgets all rows, keeps the memory.
     pub fn clear(&mut self) {
+        self.uploaded = false;
         self.positions.clear();
         self.slots.clear();
         self.table_starts.clear();
@@ -277,6 +339,7 @@ impl RaggedRows {
             let want = format!("a page table for {n} tokens from {start} on");
             return Err(Error::shape("ragged rows", want, format!("{} pages", pages.len())));
         };
+        self.uploaded = false;
         let table = self.tables.len() as u32;
         self.tables.extend_from_slice(pages);
         for p in start..end {
@@ -313,6 +376,14 @@ impl RaggedRows {
         self.positions[t] as usize + 1
     }
 
+    /// Sequences, as far as neighbouring rows tell.
+    pub(crate) fn sequences(&self) -> usize {
+        let follows = |t: &usize| {
+            self.table_starts[*t] == self.table_starts[t - 1] && self.positions[*t] > self.positions[t - 1]
+        };
+        self.len() - (1..self.len()).filter(follows).count()
+    }
+
     /// Most keys any row may see.
     pub fn max_visible(&self) -> usize {
         self.positions.iter().map(|p| *p as usize + 1).max().unwrap_or(0)
@@ -322,6 +393,38 @@ impl RaggedRows {
     #[inline]
     pub(crate) fn slot_of(&self, t: usize, s: usize) -> u32 {
         self.tables[self.table_starts[t] as usize + s / PAGE_ROWS] * PAGE_ROWS as u32 + (s % PAGE_ROWS) as u32
+    }
+
+    /// Copies the rows to a GPU, once they are all there; for the CPU there is nothing to do. Memory once grown is kept, so that addresses
+    /// stay as long as there are as many rows and no more pages than before: graphs may hold them.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] or [`Error::Driver`].
+    pub fn upload(&mut self, device: &Device) -> Result<()> {
+        let Device::Cuda(gpu) = device else { return Ok(()) };
+        let parts = [&self.positions, &self.slots, &self.table_starts, &self.tables];
+        let all: Vec<u32> = parts.into_iter().flatten().copied().collect();
+        let copy = self.copy.take().filter(|copy| copy.gpu().same(gpu) && copy.len() >= all.len());
+        let mut copy = match copy {
+            Some(copy) => copy,
+            None => gpu.alloc(LABEL, all.len().max(3 * self.len() + self.tables.capacity()))?,
+        };
+        copy.upload(0, &all)?;
+        (self.copy, self.uploaded) = (Some(copy), true);
+        Ok(())
+    }
+
+    /// The copy on `gpu`, for kernels.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if these rows were not uploaded there.
+    pub(crate) fn on_gpu(&self, gpu: &Gpu) -> Result<ragged_rows> {
+        let Some(copy) = self.copy.as_ref().filter(|copy| self.uploaded && copy.gpu().same(gpu)) else {
+            return Err(Error::unsupported("rows of a batch", "they were not uploaded to that GPU"));
+        };
+        let (m, at) = (self.len(), copy.as_ptr());
+        let [positions, slots, table_starts, tables] = [0, 1, 2, 3].map(|part| at.wrapping_add(part * m));
+        Ok(ragged_rows { positions, slots, table_starts, tables, m: m as u32 })
     }
 
     /// Largest slot any row can reach, for bounds checks against a cache.

@@ -1,6 +1,7 @@
 //! Exact top-k: integer results, compared exactly.
 
-use glm5::ops::dsa_topk::{Selection, reference, top_k};
+use glm5::ops::dsa_topk::config::{TopkConfig, TopkProblem, candidates};
+use glm5::ops::dsa_topk::{Selection, TopkScratch, reference, top_k, top_k_with};
 use glm5::tensor::{Device, Tensor};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
@@ -12,7 +13,8 @@ macro_rules! dsa_topk_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { dsa_topk, $devices, $cases;
         top_k_is_the_reference(case);
-        follows_hand_made_examples, takes_wide_rows, refuses_what_does_not_fit }
+        follows_hand_made_examples, rows_around_k_and_pieces, takes_wide_rows, takes_a_million,
+        memory_is_used_again, blocks_meet_again, graphs_select_again, refuses_what_does_not_fit }
     };
 }
 pub(crate) use dsa_topk_properties;
@@ -35,7 +37,14 @@ pub enum Spread {
     Zeros,
     Rising,
     Falling,
+    /// Around a million, where neighbouring values are a sixteenth apart.
+    Large,
 }
+
+const SPREADS: [Spread; 10] = {
+    use Spread::*;
+    [Normal, Three, Equal, Clustered, Masked, Special, Zeros, Rising, Falling, Large]
+};
 
 #[derive(Debug, Clone)]
 pub struct Case {
@@ -43,22 +52,30 @@ pub struct Case {
     visible: Vec<u32>,
     k: usize,
     spread: Spread,
+    /// Which of the launches that could.
+    config: usize,
     seed: u64,
 }
 
 pub fn case() -> impl Strategy<Value = Case> {
-    use Spread::*;
-    let spread =
-        prop::sample::select(vec![Normal, Three, Equal, Clustered, Masked, Special, Zeros, Rising, Falling]);
+    let spread = prop::sample::select(&SPREADS[..]);
     let k = prop_oneof![prop::sample::select(vec![1usize, 2, 63, 64, 65, 512]), 1usize..600];
-    (1usize..1300, k, 1usize..5, spread, any::<u64>()).prop_flat_map(|(width, k, m, spread, seed)| {
+    let input = (1usize..1300, k, 1usize..5, spread, 0usize..10, any::<u64>());
+    input.prop_flat_map(|(width, k, m, spread, config, seed)| {
         // Around k, none, all, some.
         let at = move |v: usize| v.min(width) as u32;
         let visible = prop_oneof![
             prop::sample::select(vec![at(k - 1), at(k), at(k + 1), 0, 1, width as u32]),
             0..=width as u32
         ];
-        prop::collection::vec(visible, m).prop_map(move |visible| Case { width, visible, k, spread, seed })
+        prop::collection::vec(visible, m).prop_map(move |visible| Case {
+            width,
+            visible,
+            k,
+            spread,
+            config,
+            seed,
+        })
     })
 }
 
@@ -87,26 +104,67 @@ fn scores(n: usize, spread: Spread, rng: &mut Rng) -> Vec<f32> {
         Spread::Zeros => [0.0, -0.0][rng.below(2)],
         Spread::Rising => i as f32 - 500.0,
         Spread::Falling => 500.0 - i as f32,
+        Spread::Large => 1e6 + rng.below(1000) as f32 / 16.0,
     };
     (0..n).map(score).collect()
 }
 
-/// Runs into a selection that still holds what an earlier, larger step left.
-fn run(d: &Device, scores: &[f32], width: usize, visible: &[u32], k: usize) -> glm5::Result<Vec<Vec<u32>>> {
-    let rows = visible.len() + 3;
-    let mut out = Selection {
-        indices: Tensor::from_vec(d, rows, k, vec![u32::MAX; rows * k])?,
-        lens: Tensor::from_vec(d, rows, 1, vec![k as u32; rows])?,
-    };
-    top_k(&tensor(d, width, scores), visible, &mut out)?;
-    (0..out.lens.rows()).map(|t| Ok(out.row(t)?.to_vec())).collect()
+/// The launch of that number of those that a GPU could choose among.
+fn config(d: &Device, m: usize, width: usize, number: usize) -> Option<TopkConfig> {
+    let all = candidates(TopkProblem::new(m, width, d.gpu().ok()?.properties()));
+    all.get(number % all.len()).copied()
+}
+
+fn counts(d: &Device, visible: &[u32]) -> Tensor<u32> {
+    Tensor::from_vec(d, visible.len(), 1, visible.to_vec()).unwrap()
+}
+
+/// Room that still holds what an earlier, larger step left.
+fn dirty(d: &Device, rows: usize, k: usize) -> Selection {
+    let rows = rows + 3;
+    let indices = Tensor::from_vec(d, rows, k, vec![u32::MAX; rows * k]).unwrap();
+    Selection { indices, lens: Tensor::from_vec(d, rows, 1, vec![k as u32; rows]).unwrap() }
+}
+
+fn rows(out: &Selection) -> glm5::Result<Vec<Vec<u32>>> {
+    let (k, indices, lens) = (out.k(), out.indices.to_vec()?, out.lens.to_vec()?);
+    Ok(lens.iter().enumerate().map(|(t, n)| indices[t * k..][..*n as usize].to_vec()).collect())
+}
+
+fn run(
+    d: &Device,
+    scores: &[f32],
+    width: usize,
+    visible: &[u32],
+    k: usize,
+    number: usize,
+) -> glm5::Result<Vec<Vec<u32>>> {
+    let mut out = dirty(d, visible.len(), k);
+    let config = config(d, visible.len(), width, number);
+    let mut scratch = TopkScratch::new(d)?;
+    top_k_with(&tensor(d, width, scores), &counts(d, visible), config, &mut scratch, &mut out)?;
+    rows(&out)
 }
 
 pub fn top_k_is_the_reference(devices: &[Device], c: Case) -> TestCaseResult {
     let rng = &mut Rng(c.seed);
     let scores: Vec<f32> = c.visible.iter().flat_map(|_| scores(c.width, c.spread, rng)).collect();
-    let got = on_each(devices, |d| run(d, &scores, c.width, &c.visible, c.k))?;
-    prop_assert_eq!(got, reference::top_k(&scores, c.width, &c.visible, c.k).unwrap());
+    let got = on_each(devices, |d| run(d, &scores, c.width, &c.visible, c.k, c.config))?;
+    // Not by prop_assert_eq, which would print all of long rows.
+    let want = reference::top_k(&scores, c.width, &c.visible, c.k).unwrap();
+    for (t, (got, want)) in got.iter().zip(&want).enumerate() {
+        let other = got.iter().zip(want).position(|(a, b)| a != b);
+        let differ = got.len() != want.len() || other.is_some();
+        prop_assert!(
+            !differ,
+            "row {}: {} of {} positions, other from {:?} on",
+            t,
+            got.len(),
+            want.len(),
+            other
+        );
+    }
+    prop_assert_eq!(got.len(), want.len());
     Ok(())
 }
 
@@ -126,36 +184,158 @@ pub fn follows_hand_made_examples(devices: &[Device]) {
         (&[4.0, 2.0], 5, &[0, 1]),
     ];
     for d in devices {
-        for (scores, k, want) in examples {
-            let got = run(d, scores, scores.len(), &[scores.len() as u32], *k).unwrap();
+        for (number, (scores, k, want)) in examples.iter().enumerate() {
+            let got = run(d, scores, scores.len(), &[scores.len() as u32], *k, number).unwrap();
             assert_eq!(got, [want.to_vec()], "{k} of {scores:?}");
         }
         // What is not visible does not count, however large.
-        assert_eq!(run(d, &[1.0, 2.0, 9.0, 9.0], 4, &[2], 1).unwrap(), [[1]]);
-        assert_eq!(run(d, &[9.0, 9.0], 2, &[0], 1).unwrap(), [[0u32; 0]]);
+        assert_eq!(run(d, &[1.0, 2.0, 9.0, 9.0], 4, &[2], 1, 0).unwrap(), [[1]]);
+        assert_eq!(run(d, &[9.0, 9.0], 2, &[0], 1, 0).unwrap(), [[0u32; 0]]);
     }
 }
 
-/// 65536 keys, the model's 2048 of them.
-pub fn takes_wide_rows(devices: &[Device]) {
-    for (spread, seed) in
-        [(Spread::Normal, 1), (Spread::Three, 2), (Spread::Clustered, 3), (Spread::Masked, 4)]
+/// Visible around the model's 2048 that are selected, in every way that could; k of 1 and of 4096.
+pub fn rows_around_k_and_pieces(devices: &[Device]) {
+    for (k, visible) in
+        [(2048usize, vec![1, 2047, 2048, 2049, 4099]), (1, vec![4099]), (4096, vec![4095, 4097])]
     {
-        let visible = vec![65536, 40000];
-        let c = Case { width: 65536, visible, k: 2048, spread, seed };
+        for number in [0, 1, 4, 8] {
+            let seed = k as u64 + number as u64;
+            let spread = SPREADS[(number + k % 7) % SPREADS.len()];
+            let c = Case { width: 4099, visible: visible.clone(), k, spread, config: number, seed };
+            top_k_is_the_reference(devices, c).unwrap();
+        }
+    }
+}
+
+/// Rows of 65,535 and 65,536, by one block of threads each and by several that share a row. With scores for which more is undecided than
+/// is kept or listed.
+pub fn takes_wide_rows(devices: &[Device]) {
+    let emulated = devices[0].name().contains("emulator");
+    let spreads = if emulated { vec![Spread::Normal, Spread::Three] } else { SPREADS.to_vec() };
+    for (i, spread) in spreads.into_iter().enumerate() {
+        let numbers = if emulated { vec![4 * i] } else { vec![0, 1, 4, 5, 8] };
+        for config in numbers {
+            let c = Case {
+                width: 65_536,
+                visible: vec![65_535, 40_000],
+                k: 2048,
+                spread,
+                config,
+                seed: i as u64,
+            };
+            top_k_is_the_reference(devices, c).unwrap();
+            let c = Case { width: 65_536, visible: vec![65_536], k: 2048, spread, config, seed: i as u64 };
+            top_k_is_the_reference(devices, c).unwrap();
+        }
+    }
+}
+
+/// As many scores as a context can have, in one row; on GPUs also in several.
+pub fn takes_a_million(devices: &[Device]) {
+    for (spread, rows) in [(Spread::Normal, 1), (Spread::Zeros, 1), (Spread::Clustered, 3)] {
+        if devices[0].name().contains("emulator") {
+            println!("a million scores are left to CPU and GPU: the emulator takes too long for them");
+            return;
+        }
+        let visible = vec![1 << 20; rows];
+        let c = Case { width: 1 << 20, visible, k: 2048, spread, config: 0, seed: 5 };
         top_k_is_the_reference(devices, c).unwrap();
+    }
+}
+
+/// One scratch for rows of any number and length, shared by 1 to 128 blocks of threads: nothing of an earlier call is left.
+pub fn memory_is_used_again(devices: &[Device]) {
+    for d in devices {
+        let mut scratch = TopkScratch::new(d).unwrap();
+        let shapes = [(1, 700), (3, 300), (1, 64), (2, 900)];
+        for step in 0..12usize {
+            let (m, width) = shapes[step % shapes.len()];
+            let rng = &mut Rng(step as u64);
+            let spread = SPREADS[step % SPREADS.len()];
+            let scores: Vec<f32> = (0..m).flat_map(|_| scores(width, spread, rng)).collect();
+            let visible = vec![width as u32 - 3; m];
+            let mut out = dirty(d, m, 40);
+            let there = (tensor(d, width, &scores), counts(d, &visible));
+            let config = config(d, m, width, step + 1);
+            top_k_with(&there.0, &there.1, config, &mut scratch, &mut out).unwrap();
+            let want = reference::top_k(&scores, width, &visible, 40).unwrap();
+            assert!(rows(&out).unwrap() == want, "step {step}");
+        }
+    }
+}
+
+/// Two blocks of threads share one row, launch after launch in the same memory: whether they meet or one gives up, which the emulator makes
+/// happen as often as not, it is left as it was. By lists, and with more equals than a list has.
+pub fn blocks_meet_again(devices: &[Device]) {
+    for d in devices.iter().filter(|d| d.gpu().is_ok()) {
+        let mut scratch = TopkScratch::new(d).unwrap();
+        for step in 0..32usize {
+            let (width, spread) = match step % 8 {
+                3 => (5000, Spread::Three),
+                7 => (5000, Spread::Clustered),
+                i => (700, SPREADS[(step / 8 + i) % SPREADS.len()]),
+            };
+            let scores = scores(width, spread, &mut Rng(step as u64));
+            let all = candidates(TopkProblem::new(1, width, d.gpu().unwrap().properties()));
+            let config = all.into_iter().find(|config| config.parts == 2);
+            let mut out = dirty(d, 1, 60);
+            let there = (tensor(d, width, &scores), counts(d, &[width as u32]));
+            top_k_with(&there.0, &there.1, config, &mut scratch, &mut out).unwrap();
+            let want = reference::top_k(&scores, width, &[width as u32], 60).unwrap();
+            assert!(rows(&out).unwrap() == want, "step {step}, {spread:?}");
+        }
+    }
+}
+
+/// A graph takes the scores and counts that are there when it runs, and leaves its memory so that it can run again.
+pub fn graphs_select_again(devices: &[Device]) {
+    let (width, k, m) = (900, 70, 2);
+    for d in devices.iter().filter(|d| d.gpu().is_ok()) {
+        for number in [0, 1, 3] {
+            let (mut scores_there, mut visible) = (Tensor::zeros(d, m, width).unwrap(), counts(d, &[0, 0]));
+            let mut scratch = TopkScratch::new(d).unwrap();
+            let mut out = dirty(d, m, k);
+            let config = config(d, m, width, number);
+            top_k_with(&scores_there, &visible, config, &mut scratch, &mut out).unwrap(); // takes the memory
+            let capture = || top_k_with(&scores_there, &visible, config, &mut scratch, &mut out);
+            let mut graph = d.gpu().unwrap().capture(capture).unwrap();
+            for step in 0..3 {
+                let rng = &mut Rng(step);
+                let spread = [Spread::Normal, Spread::Three, Spread::Clustered][step as usize];
+                let values: Vec<f32> = (0..m).flat_map(|_| scores(width, spread, rng)).collect();
+                let seen = [width as u32 - step as u32, 100];
+                scores_there.cuda_mut().unwrap().upload(0, &values).unwrap();
+                visible.cuda_mut().unwrap().upload(0, &seen).unwrap();
+                graph.launch().unwrap();
+                assert!(rows(&out).unwrap() == reference::top_k(&values, width, &seen, k).unwrap());
+            }
+        }
     }
 }
 
 pub fn refuses_what_does_not_fit(devices: &[Device]) {
     let d = &devices[0];
     let scores = tensor(d, 4, &[1.0; 12]);
-    let mut out = Selection::new(d, 2).unwrap();
+    let (mut out, mut scratch) = (Selection::new(d, 2).unwrap(), TopkScratch::new(d).unwrap());
+    let mut none = Selection::new(d, 0).unwrap();
     refused(vec![
-        ("counts", top_k(&scores, &[1, 2], &mut out)),
-        ("too many", top_k(&scores, &[1, 5, 2], &mut out)),
-        ("no room", top_k(&scores, &[1, 2, 3], &mut Selection::new(d, 0).unwrap())),
+        ("counts", top_k(&scores, &counts(d, &[1, 2]), &mut scratch, &mut out)),
+        ("no room", top_k(&scores, &counts(d, &[1, 2, 3]), &mut scratch, &mut none)),
     ]);
+    let beyond = top_k(&scores, &counts(d, &[1, 5, 2]), &mut scratch, &mut out);
+    match d.gpu() {
+        Err(_) => refused(vec![("too many", beyond)]),
+        // There it cannot be known before the launch; what is not there is not seen.
+        Ok(_) => {
+            beyond.unwrap();
+            assert_eq!(rows(&out).unwrap(), [vec![0], vec![0, 1], vec![0, 1]]);
+            let parts = TopkConfig { parts: 3, ..config(d, 3, 4, 0).unwrap() };
+            let result = top_k_with(&scores, &counts(d, &[1, 2, 3]), Some(parts), &mut scratch, &mut out);
+            assert!(matches!(result, Err(glm5::Error::Argument { .. })), "{result:?}");
+            return;
+        }
+    }
     assert_eq!(out.lens.rows(), 0, "a refused call changed the selection");
     assert!(matches!(out.row(0), Err(glm5::Error::Shape { .. })));
 }

@@ -1,5 +1,7 @@
 //! Ragged batches over paged caches: sequences of random length whose pages lie in any order among each other's.
 
+use std::sync::LazyLock;
+
 use glm5::Result;
 use glm5::tensor::{CacheType, Device, PAGE_ROWS, PagedRows, RaggedRows};
 use half::{bf16, f16};
@@ -69,6 +71,11 @@ impl Batch {
         })
     }
 
+    /// Pages of each sequence.
+    pub fn tables(&self) -> &[Vec<u32>] {
+        &self.tables
+    }
+
     /// Position of each row.
     pub fn positions(&self) -> Vec<u32> {
         self.parts().flat_map(|(_, _, positions)| positions).collect()
@@ -76,18 +83,20 @@ impl Batch {
 
     /// The cache, NaN in every slot that holds no key, and the layout.
     pub fn on(&self, d: &Device) -> Result<(PagedRows, RaggedRows)> {
-        let mut cache = PagedRows::new(d, self.pages, self.width, self.ty)?;
+        static CPU: LazyLock<Device> = LazyLock::new(|| Device::cpu(Some(1)).unwrap());
+        let mut cache = PagedRows::new(&CPU, self.pages, self.width, self.ty)?;
         let all: Vec<u32> = (0..cache.slots() as u32).collect();
-        cache.write(&all, &tensor(d, self.width, &vec![f32::NAN; all.len() * self.width]))?;
+        cache.write(&all, &tensor(&CPU, self.width, &vec![f32::NAN; all.len() * self.width]))?;
         let mut rows = RaggedRows::default();
         for ((s, keys), pages) in self.sequences.iter().zip(&self.keys).zip(&self.tables) {
             let slots: Vec<u32> = (0..s.len)
                 .map(|p| pages[p / PAGE_ROWS] * PAGE_ROWS as u32 + (p % PAGE_ROWS) as u32)
                 .collect();
-            cache.write(&slots, &tensor(d, self.width, keys))?;
+            cache.write(&slots, &tensor(&CPU, self.width, keys))?;
             rows.push(s.len - s.new, s.new, pages)?;
         }
-        Ok((cache, rows))
+        rows.upload(d)?;
+        Ok((cache.to_device(d)?, rows))
     }
 }
 

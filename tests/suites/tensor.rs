@@ -9,7 +9,8 @@ use super::inputs::{host, tensor};
 macro_rules! tensor_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { tensor, $devices, $cases; ;
-        values_come_back, growing_keeps_values_and_adds_zeros, pages_are_copied, mixtures_are_refused }
+        values_come_back, growing_keeps_values_and_adds_zeros, pages_are_copied,
+        caches_go_to_other_devices, mixtures_are_refused }
     };
 }
 pub(crate) use tensor_properties;
@@ -25,6 +26,25 @@ pub fn values_come_back(devices: &[Device]) {
         assert_eq!(Tensor::<u32>::zeros(d, 2, 3).unwrap().to_vec().unwrap(), [0; 6]);
         for (rows, cols) in [(0, 4), (4, 0)] {
             assert!(host(&Tensor::zeros(d, rows, cols).unwrap()).is_empty());
+        }
+    }
+}
+
+/// From the host, within a device, and back: the same rows.
+pub fn caches_go_to_other_devices(devices: &[Device]) {
+    let cpu = Device::cpu(Some(1)).unwrap();
+    for (d, ty) in
+        devices.iter().flat_map(|d| [CacheType::F32, CacheType::Bf16, CacheType::F16].map(|ty| (d, ty)))
+    {
+        let mut cache = PagedRows::new(&cpu, 2, 3, ty).unwrap();
+        let slots = [0, 63, 64, 127];
+        cache.write(&slots, &tensor(&cpu, 3, &Rng(2).normals(12))).unwrap();
+        let there = cache.to_device(d).unwrap().to_device(d).unwrap();
+        let back = there.to_device(&cpu).unwrap();
+        assert_eq!((there.ty(), there.slots(), back.slots()), (ty, 128, 128));
+        for slot in slots.into_iter().chain([1, 65]) {
+            let row = cache.row(slot).unwrap();
+            assert_eq!((there.row(slot).unwrap(), back.row(slot).unwrap()), (row.clone(), row));
         }
     }
 }

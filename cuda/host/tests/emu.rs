@@ -20,6 +20,8 @@ mod emu {
     }
 
     crate::suites::dequantize::dequantize_properties!(crate::emu::devices, 48);
+    crate::suites::dsa_indexer::dsa_indexer_properties!(crate::emu::devices, 16);
+    crate::suites::dsa_topk::dsa_topk_properties!(crate::emu::devices, 48);
     crate::suites::embedding::embedding_properties!(crate::emu::devices, 48);
     crate::suites::ffn::ffn_properties!(crate::emu::devices, 4);
     crate::suites::linear::linear_properties!(crate::emu::devices, 16);

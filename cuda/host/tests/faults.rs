@@ -5,7 +5,7 @@ use glm5::Error;
 use glm5::cuda::roofs::{Vector, copy};
 use glm5::cuda::{Buffer, Gpu};
 use glm5::kernels;
-use glm5::ops::dsa_topk::{Selection, top_k};
+use glm5::ops::dsa_topk::{Selection, TopkScratch, top_k};
 use glm5::ops::embedding::embedding_of;
 use glm5::ops::linear::{TiledOptions, Unrounded, linear_many, linear_tiled_with, quantize};
 use glm5::ops::logits::logits;
@@ -156,7 +156,10 @@ fn refused_operations_resize_nothing() {
         let x = Tensor::from_vec(input, 3, 8, vec![1f32; 24]).unwrap();
         let w = Matrix::new(input, Weight::from_f32([1, 4, 8], &[1.0; 32]).unwrap()).unwrap();
         let mut selection = Selection::new(output, 2).unwrap();
-        top_k(&x, &[8; 3], &mut selection).unwrap_err();
+        // With both on one GPU it is what is visible that lies elsewhere.
+        let visible = Tensor::from_vec(&cpu, 3, 1, vec![8u32; 3]).unwrap();
+        let mut scratch = TopkScratch::new(output).unwrap();
+        top_k(&x, &visible, &mut scratch, &mut selection).unwrap_err();
         let experts = if input.name() == output.name() { 513 } else { 4 }; // more than kernels have room for
         let mut routing = Routing::new(output, experts, 2).unwrap();
         let bias = Tensor::zeros(input, 1, experts).unwrap();

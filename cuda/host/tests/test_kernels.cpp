@@ -585,6 +585,72 @@ void swiglu(Job &job) {
     job.run(p, tiles(p.n, tile));
 }
 
+void dsa_topk(Job &job) {
+    dsa_topk_params p{};
+    const int held = job.value("held"), rows = job.random.between(1, 3);
+    p.n = job.size(1024);
+    p.stride = p.n;
+    p.k = job.random.between(1, 300);
+    p.more = job.coin();
+    p.parts = held > 0 ? 1 << job.random.between(0, 2) : 1;
+    p.patience = 200;
+    auto *scores = job.out<float>(std::size_t(rows) * p.n * sizeof(float));
+    // Few values, many, or nearly the same, so that all ways to narrow are taken.
+    const int spread = job.random.between(0, 2);
+    for (std::size_t i = 0; i < std::size_t(rows) * p.n; ++i) {
+        const std::uint32_t word = job.random.word();
+        scores[i] = spread == 0 ? float(word % 3) : spread == 1 ? float(std::int32_t(word)) : 1.f + float(word % 4096) / 8388608.f;
+    }
+    p.scores = scores;
+    auto *visible = job.out<std::uint32_t>(rows * sizeof(std::uint32_t));
+    for (int t = 0; t < rows; ++t) visible[t] = job.random.word() % (p.n + 2);
+    p.visible = visible;
+    p.indices = job.out<std::uint32_t>(std::size_t(rows) * p.k * sizeof(std::uint32_t));
+    p.lens = job.out<std::uint32_t>(rows * sizeof(std::uint32_t));
+    if (p.parts > 1) {
+        p.shared = job.out<dsa_topk_row>(rows * sizeof(dsa_topk_row));
+        std::fill_n(p.shared, rows, dsa_topk_row{});
+    }
+    job.run(p, rows * p.parts);
+}
+
+void indexer(Job &job, int group, std::size_t bytes_of_key) {
+    dsa_indexer_params p{};
+    const int before = job.random.between(0, 2), after = job.random.between(0, 2);
+    p.first = before;
+    p.m = job.random.between(1, 6);
+    p.rows.m = before + p.m + after;
+    // Two sequences, of which the first has as many rows as the other leaves.
+    const std::uint32_t one = job.random.between(0, p.rows.m), pages = 4;
+    std::uint32_t *positions = job.out<std::uint32_t>(p.rows.m * 4), *starts = job.out<std::uint32_t>(p.rows.m * 4);
+    std::uint32_t *tables = job.out<std::uint32_t>(2 * pages * 4);
+    std::uint32_t most = 0;
+    const std::uint32_t at[2] = {std::uint32_t(job.random.between(0, 200)), std::uint32_t(job.random.between(0, 200))};
+    for (std::uint32_t t = 0; t < p.rows.m; ++t) {
+        positions[t] = t < one ? at[0] + t : at[1] + t - one;
+        starts[t] = t < one ? 0 : pages;
+        most = std::max(most, positions[t] + 1);
+    }
+    for (std::uint32_t i = 0; i < 2 * pages; ++i) tables[i] = (i * 5 + 3) % (2 * pages);
+    p.rows.positions = positions, p.rows.table_starts = starts, p.rows.tables = tables;
+    p.rows.slots = positions; // not read
+    p.heads = job.random.between(1, group > 0 ? INDEXER_HEADS : 40);
+    p.dim = group > 0 ? int(INDEXER_DIM) : job.random.between(1, 70);
+    p.q = job.floats_in(std::size_t{p.rows.m} * p.heads * p.dim);
+    p.w = job.floats_in(std::size_t{p.rows.m} * p.heads);
+    p.keys = job.bytes_in(2 * pages * PAGE_ROWS * p.dim * bytes_of_key);
+    p.stride = most + job.random.between(0, 3);
+    p.scores = job.out<float>(p.m * p.stride * sizeof(float));
+    p.scale = 0.5f;
+    p.least = job.coin() ? 0 : job.random.between(0, 150);
+    p.fill = p.least == 0 ? std::uint32_t(p.stride) : 0;
+    p.workers = job.random.between(1, 3);
+    job.run(p, tiles(p.m, std::max(group, 1)) * p.workers);
+}
+
+void dsa_indexer(Job &job) { indexer(job, job.value("rows"), job.bytes("key")); }
+void dsa_indexer_any(Job &job) { indexer(job, 0, job.bytes("key")); }
+
 constexpr Family kFamilies[] = {
     {"copy", copy},       {"dequantize", dequantize},       {"embed", embed},
     {"reduce", reduce},   {"layer_norm", layer_norm},       {"norm_quantize", norm_quantize},
@@ -593,7 +659,7 @@ constexpr Family kFamilies[] = {
     {"mma_f16", mma},     {"mma_s8", mma},                  {"linear_dot", linear},
     {"linear_tile", linear}, {"linear_float", linear_float}, {"router", router},
     {"router_choose", router_choose}, {"moe_sort", moe_sort}, {"moe_sort_few", moe_sort_few}, {"moe_sum", moe_sum}, {"moe_dot", moe_dot}, {"swiglu", swiglu},
-    {"quantize_rows", quantize_rows}, {"moe_rows", moe_rows}, {"moe_down", moe_down}, {"moe_gemm", moe_gemm},
+    {"quantize_rows", quantize_rows}, {"moe_rows", moe_rows}, {"moe_down", moe_down}, {"moe_gemm", moe_gemm}, {"dsa_topk", dsa_topk}, {"dsa_indexer", dsa_indexer}, {"dsa_indexer_any", dsa_indexer_any},
 };
 
 const Family *family_of(const char *name) {

@@ -1,25 +1,81 @@
 //! DSA lightning indexer: scores of all visible keys, and the selection made from them.
 
+pub mod config;
 pub mod reference;
 
-use super::dsa_topk::Selection;
-use super::{expect, no_kernel, on_one_device};
-use crate::cpu;
+use config::IndexerConfig;
+
+use super::dsa_topk::{Selection, TopkScratch};
+use super::{expect, on_one_device};
+use crate::cuda::dsa_indexer::Scorer;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, PagedRows, RaggedRows, Tensor};
+use crate::{cpu, cuda};
+
+/// Memory of [`indexer_select`] on a GPU, reused from step to step: once grown it is kept, so that a graph may hold what has room for its
+/// step. On the CPU it is empty.
+#[derive(Debug)]
+pub struct IndexerScratch {
+    /// Of a block of rows, one after the other.
+    pub(crate) scores: Tensor,
+    pub(crate) topk: TopkScratch,
+    /// Scores of a block, at most.
+    pub(crate) block: usize,
+}
+
+/// Scores that a GPU holds at a time (64 MiB): as many as L2 holds.
+const BLOCK_SCORES: usize = 16 << 20;
+
+impl IndexerScratch {
+    /// Nothing yet.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn new(device: &Device) -> Result<Self> {
+        Self::with_block(device, BLOCK_SCORES)
+    }
+
+    /// The same for blocks of at most so many scores, or of one row.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn with_block(device: &Device, scores: usize) -> Result<Self> {
+        let topk = TopkScratch::new(device)?;
+        Ok(IndexerScratch { scores: Tensor::zeros(device, 0, 1)?, topk, block: scores })
+    }
+}
 
 /// `scores[t][s] = scale * sum_a w[t][a] relu(q[t][a] . k[s])` for visible keys, `-inf` for later ones. `q`
 /// `[m, heads * dim]`, `w` `[m, heads]` (may be negative), `keys` rows of `dim`; `scale` is `1 / sqrt(heads * dim)`;
-/// `scores` `[m, s]` with `s` at least the most keys that any row sees.
+/// `scores` `[m, s]` with `s` at least the most keys that any row sees. A GPU takes the batch that was uploaded.
+///
+/// On GPUs keys of bf16 and f16, 128 wide, with up to 32 heads meet queries that are sums of two numbers of that type: each value of a query is
+/// good to 2^-18 or 2^-24. All else is in f32.
 ///
 /// # Errors
-/// [`Error::Shape`] if they do not fit.
+/// [`Error::Shape`] if they do not fit; [`Error::Unsupported`] across devices, and for a batch that was not uploaded to the GPU.
 pub fn indexer_scores(
     q: &Tensor,
     w: &Tensor,
     keys: &PagedRows,
     rows: &RaggedRows,
     scale: f32,
+    scores: &mut Tensor,
+) -> Result<()> {
+    indexer_scores_with(q, w, keys, rows, scale, None, scores)
+}
+
+/// [`indexer_scores`] by a launch of [`config::candidates`] in place of the one that is chosen: for benches and tests.
+///
+/// # Errors
+/// As [`indexer_scores`].
+pub fn indexer_scores_with(
+    q: &Tensor,
+    w: &Tensor,
+    keys: &PagedRows,
+    rows: &RaggedRows,
+    scale: f32,
+    config: Option<IndexerConfig>,
     scores: &mut Tensor,
 ) -> Result<()> {
     check(q, w, keys, rows)?;
@@ -29,35 +85,42 @@ pub fn indexer_scores(
     }
     match q.device() {
         Device::Cpu(cpu) => cpu::dsa_indexer::indexer_scores(cpu, q, w, keys, rows, scale, scores),
-        Device::Cuda(gpu) => no_kernel("indexer_scores", gpu),
+        Device::Cuda(_) => {
+            cuda::dsa_indexer::indexer_scores(&Scorer::new(q, w, keys, rows, scale)?, config, scores)
+        }
     }
 }
 
-/// [`indexer_scores`] and [`top_k`](super::dsa_topk::top_k) in blocks of rows, so that scores take at most 16 MiB
+/// [`indexer_scores`] and [`top_k`](super::dsa_topk::top_k) in blocks of rows, so that scores take at most 16 MiB, on GPUs 64
 /// (or one row). Rows that see at most `k` keys select all of them without being scored. `out` is resized to the rows.
 ///
 /// # Errors
-/// [`Error::Shape`] if they do not fit.
+/// As [`indexer_scores`].
 pub fn indexer_select(
     q: &Tensor,
     w: &Tensor,
     keys: &PagedRows,
     rows: &RaggedRows,
     scale: f32,
+    scratch: &mut IndexerScratch,
     out: &mut Selection,
 ) -> Result<()> {
     check(q, w, keys, rows)?;
     if out.k() == 0 {
         return Err(Error::shape("indexer", "room for at least one position", 0));
     }
-    let devices = [q.device(), w.device(), keys.device(), out.indices.device(), out.lens.device()];
+    let of_scratch = scratch.scores.device();
+    let devices =
+        [q.device(), w.device(), keys.device(), of_scratch, out.indices.device(), out.lens.device()];
     on_one_device("indexer_select", &devices)?;
     match q.device() {
         Device::Cpu(cpu) => {
             out.resize(rows.len())?;
             cpu::dsa_indexer::indexer_select(cpu, q, w, keys, rows, scale, out)
         }
-        Device::Cuda(gpu) => no_kernel("indexer_select", gpu),
+        Device::Cuda(_) => {
+            cuda::dsa_indexer::indexer_select(&Scorer::new(q, w, keys, rows, scale)?, rows, scratch, out)
+        }
     }
 }
 

@@ -1,0 +1,150 @@
+//! Launches of dsa_indexer and dsa_indexer_any, and the selection that follows. Shapes were checked by [`crate::ops`].
+
+use super::dequantize::{count, holds};
+use super::dsa_topk::{self, Rows};
+use super::{Buffer, Gpu};
+use crate::error::Result;
+use crate::ops::dsa_indexer::IndexerScratch;
+use crate::ops::dsa_indexer::config::{IndexerConfig, IndexerProblem};
+use crate::ops::dsa_topk::Selection;
+use crate::ops::dsa_topk::config::{TopkConfig, TopkProblem};
+use crate::sys::{dsa_indexer_params, ragged_rows};
+use crate::tensor::{PagedRows, RaggedRows, Tensor};
+
+/// What is scored.
+pub(crate) struct Scorer<'a> {
+    gpu: Gpu,
+    q: &'a Buffer<f32>,
+    w: &'a Buffer<f32>,
+    keys: &'a Buffer<u8>,
+    batch: ragged_rows,
+    scale: f32,
+    problem: IndexerProblem,
+}
+
+/// Rows of a batch that are scored by one launch.
+struct Part {
+    first: usize,
+    m: usize,
+    /// Rows that see no more are left out.
+    least: usize,
+    /// Columns that are written.
+    fill: usize,
+}
+
+impl<'a> Scorer<'a> {
+    pub fn new(
+        q: &'a Tensor,
+        w: &'a Tensor,
+        keys: &'a PagedRows,
+        rows: &RaggedRows,
+        scale: f32,
+    ) -> Result<Self> {
+        let (heads, dim) = (w.cols(), keys.width());
+        let problem = IndexerProblem {
+            m: rows.len(),
+            sequences: rows.sequences(),
+            visible: rows.max_visible(),
+            heads,
+            dim,
+            ty: keys.ty(),
+            sms: 1,
+            smem_per_sm: 0,
+        };
+        let (q, w, bytes) = (q.cuda()?, w.cuda()?, keys.cuda()?);
+        let gpu = q.gpu().with(w)?.with(bytes)?.clone();
+        let problem = problem.on(gpu.properties());
+        holds("indexer", q, rows.len() * heads * dim)?;
+        holds("indexer", w, rows.len() * heads)?;
+        holds("indexer", bytes, keys.slots() * dim * keys.ty().bytes())?;
+        let batch = rows.on_gpu(&gpu)?;
+        Ok(Scorer { gpu, q, w, keys: bytes, batch, scale, problem })
+    }
+
+    /// The launch for `m` of the rows, or why there is none.
+    fn prepare(&self, m: usize, config: Option<IndexerConfig>) -> Result<(IndexerConfig, [u32; 3])> {
+        let config = match config {
+            Some(config) => config,
+            None => IndexerConfig::pick(IndexerProblem { m, ..self.problem })?,
+        };
+        let groups = m.div_ceil(config.rows.max(1) as usize);
+        let grid = [count("blocks of a grid", groups.saturating_mul(config.workers as usize))?, 1, 1];
+        self.gpu.prepare(config.entry, grid)?;
+        Ok((config, grid))
+    }
+
+    /// Scores of a part into rows of `stride`.
+    fn run(
+        &self,
+        part: &Part,
+        config: Option<IndexerConfig>,
+        scores: &mut Buffer<f32>,
+        stride: usize,
+    ) -> Result<()> {
+        let (config, grid) = self.prepare(part.m, config)?;
+        self.gpu.with(scores)?;
+        holds("indexer", scores, part.m * stride)?;
+        let params = dsa_indexer_params {
+            q: self.q.as_ptr(),
+            w: self.w.as_ptr(),
+            keys: self.keys.as_ptr().cast(),
+            rows: self.batch,
+            scores: scores.as_mut_ptr(),
+            stride: stride as u64,
+            scale: self.scale,
+            first: count("rows", part.first)?,
+            m: count("rows", part.m)?,
+            heads: count("heads", self.problem.heads)?,
+            dim: count("values of a key", self.problem.dim)?,
+            least: count("keys", part.least)?,
+            fill: count("columns", part.fill)?,
+            workers: config.workers,
+        };
+        // SAFETY: q, w and keys hold their shapes and slots of the batch lie in the cache, as was checked; scores have these rows, at least as
+        // wide as any sees and as is filled; a kernel by matrix instructions was chosen for its heads and width. All lie on this device.
+        // Buffers are aligned to 256.
+        unsafe { self.gpu.launch(config.entry, grid, &params) }
+    }
+}
+
+pub(crate) fn indexer_scores(
+    scorer: &Scorer<'_>,
+    config: Option<IndexerConfig>,
+    scores: &mut Tensor,
+) -> Result<()> {
+    let [m, n] = scores.shape();
+    let _turn = scorer.gpu.turn();
+    scorer.run(&Part { first: 0, m, least: 0, fill: n }, config, scores.cuda_mut()?, n)
+}
+
+/// In blocks of rows. Those that see at most `k` keys are not scored.
+pub(crate) fn indexer_select(
+    scorer: &Scorer<'_>,
+    rows: &RaggedRows,
+    scratch: &mut IndexerScratch,
+    out: &mut Selection,
+) -> Result<()> {
+    let (m, n, k) = (rows.len(), rows.max_visible(), out.k());
+    let scored = if n > k { n } else { 0 };
+    let block = (scratch.block / n.max(1)).clamp(1, m.max(1));
+    let topk = |m: usize| TopkConfig::pick(TopkProblem::new(m, n, scorer.gpu.properties()));
+    if scored > 0 {
+        scorer.prepare(block, None)?;
+    }
+    dsa_topk::prepare(&scorer.gpu, block, n, topk(block)?)?;
+    if scratch.scores.rows() < block * scored {
+        scratch.scores.resize(block * scored)?;
+    }
+    out.resize(m)?;
+    let _turn = scorer.gpu.turn();
+    for first in (0..m).step_by(block) {
+        let part = Part { first, m: block.min(m - first), least: k, fill: 0 };
+        if (first..first + part.m).any(|t| rows.visible(t) > k) {
+            scorer.run(&part, None, scratch.scores.cuda_mut()?, n)?;
+        }
+        let visible = scorer.batch.positions.wrapping_add(first);
+        let of_part = Rows { scores: scratch.scores.cuda()?, m: part.m, n, visible, more: 1 };
+        dsa_topk::top_k(of_part, topk(part.m)?, &mut scratch.topk, first, out)?;
+    }
+    Ok(())
+}

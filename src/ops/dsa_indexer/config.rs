@@ -1,0 +1,136 @@
+//! Which kernel scores, and on how many blocks of threads.
+
+use crate::cuda::Properties;
+use crate::error::{Error, Result};
+use crate::kernels::{self, Entry};
+use crate::quant::GgmlType;
+use crate::tensor::CacheType;
+
+/// Of the kernels by matrix instructions: heads at most, and the width (`INDEXER_HEADS`, `INDEXER_DIM` of
+/// `cuda/include/params/dsa_indexer.h`).
+pub const TILED: (usize, usize) = (32, 128);
+
+/// Keys of a warp (`INDEXER_KEYS`).
+const KEYS: usize = 32;
+
+/// Times that the blocks of a launch for many rows fill the GPU: rows see different numbers of keys, so that the last blocks would leave
+/// it half empty.
+const WAVES: usize = 4;
+
+/// Shared memory that an SM keeps for itself, for each block of threads.
+const RESERVED: usize = 1 << 10;
+
+/// Scores of a batch on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IndexerProblem {
+    /// Rows.
+    pub m: usize,
+    /// Sequences that they belong to, or more.
+    pub sequences: usize,
+    /// Most keys that a row sees.
+    pub visible: usize,
+    /// Heads of a query.
+    pub heads: usize,
+    /// Values of a key.
+    pub dim: usize,
+    /// Type of the cache.
+    pub ty: CacheType,
+    /// Streaming multiprocessors.
+    pub sms: usize,
+    /// Bytes of shared memory of each.
+    pub smem_per_sm: usize,
+}
+
+impl IndexerProblem {
+    /// As many SMs as this GPU has.
+    pub(crate) fn on(self, gpu: &Properties) -> Self {
+        IndexerProblem { sms: gpu.sms as usize, smem_per_sm: gpu.smem_per_sm as usize, ..self }
+    }
+}
+
+/// A launch that scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IndexerConfig {
+    /// The kernel.
+    pub entry: Entry,
+    /// Rows that share the keys that are loaded.
+    pub rows: u32,
+    /// Blocks of threads for each group of them.
+    pub workers: u32,
+}
+
+/// All launches that could score, the one that is chosen first.
+pub fn candidates(problem: IndexerProblem) -> Vec<IndexerConfig> {
+    let IndexerProblem { m, sequences, visible, heads, dim, ty, sms, smem_per_sm } = problem;
+    let key = match ty {
+        CacheType::F32 => GgmlType::F32,
+        CacheType::Bf16 => GgmlType::BF16,
+        CacheType::F16 => GgmlType::F16,
+    };
+    let config = |entry: Entry, rows: usize, blocks: u32, keys: usize, waves: usize| {
+        let fit = smem_per_sm / (entry.smem_bytes() as usize + RESERVED);
+        let wanted = waves * sms * fit.clamp(1, blocks as usize);
+        let workers = wanted.div_ceil(m.div_ceil(rows).max(1)).min(visible.div_ceil(keys)).max(1);
+        IndexerConfig { entry, rows: rows as u32, workers: workers as u32 }
+    };
+    let tiled = kernels::dsa_indexer::INSTANCES
+        .iter()
+        .filter(|i| i.key == key && heads <= TILED.0 && dim == TILED.1)
+        .map(|i| {
+            let rows = i.rows as usize;
+            config(i.entry, rows, i.blocks, KEYS * i.warps as usize, if m > rows { WAVES } else { 1 })
+        });
+    let mut all: Vec<_> = tiled.collect();
+    // Rows of one sequence share keys; a group with rows of several takes these one after the other.
+    let shares = sequences < m;
+    all.sort_by_key(|config| (config.rows > 1) != shares);
+    let any = kernels::dsa_indexer_any::INSTANCES.iter().filter(|i| i.key == key);
+    all.extend(any.map(|i| config(i.entry, 1, i.blocks, KEYS * i.warps as usize, 1)));
+    all
+}
+
+impl IndexerConfig {
+    /// The launch for a problem.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if no kernel was built.
+    pub fn pick(problem: IndexerProblem) -> Result<Self> {
+        let first = candidates(problem).into_iter().next();
+        first.ok_or_else(|| Error::unsupported("indexer scores", "no kernel was built for them"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decoding_fills_the_gpu_once_and_prompts_share_keys() {
+        let h200 = |m, sequences, visible, ty, dim| IndexerProblem {
+            m,
+            sequences,
+            visible,
+            heads: 32,
+            dim,
+            ty,
+            sms: 132,
+            smem_per_sm: 228 << 10,
+        };
+        use CacheType::*;
+        for (m, sequences, visible, ty, dim, name, workers) in [
+            (1, 1, 131_072, Bf16, 128, "dsa_indexer_bf16_r1_b2_w8", 264),
+            (1, 1, 4096, F16, 128, "dsa_indexer_f16_r1_b2_w8", 16),
+            (16, 16, 131_072, Bf16, 128, "dsa_indexer_bf16_r1_b2_w8", 66),
+            (4, 1, 131_072, Bf16, 128, "dsa_indexer_bf16_r4_b2_w8", 264),
+            (2048, 1, 131_072, Bf16, 128, "dsa_indexer_bf16_r4_b2_w8", 3),
+            (2048, 1, 3000, Bf16, 64, "dsa_indexer_any_bf16_b3_w4", 1),
+            (1, 1, 1, F32, 128, "dsa_indexer_any_f32_b3_w4", 1),
+            (0, 0, 0, F32, 128, "dsa_indexer_any_f32_b3_w4", 1),
+        ] {
+            let problem = h200(m, sequences, visible, ty, dim);
+            let config = IndexerConfig::pick(problem).unwrap();
+            assert_eq!((config.entry.name(), config.workers), (name, workers), "{problem:?}");
+        }
+        assert_eq!(candidates(h200(4, 1, 100, Bf16, 128)).len(), 3);
+    }
+}
