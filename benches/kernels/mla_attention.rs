@@ -22,6 +22,9 @@ const RANK: usize = 512;
 const WIDTH: usize = 576;
 const SM_SCALE: f32 = 1.0 / 16.0;
 
+/// Cases by every kernel that takes them, where the choice is open: only if the filter has this.
+const VARIANTS: &str = "mla_variants";
+
 /// Pages that differ; the others repeat them. A prime.
 const PAGES: usize = 31;
 
@@ -310,21 +313,20 @@ fn cases(measured: bool) -> Vec<Case> {
 pub fn benches(bench: &Bench, c: &mut Criterion) {
     let cases = cases(bench.measured);
     for ty in [CacheType::Bf16, CacheType::F16, CacheType::F32] {
-        // Cases by all kernels that take them, where the choice is open.
         let kernels = |case: Case| {
-            let named = if ty == CacheType::Bf16 { GgmlType::BF16 } else { GgmlType::F16 };
-            let open = case.ty == CacheType::Bf16 && case.heads >= 16 && case.keys <= 32_768;
-            mla_decode::INSTANCES.iter().filter(move |i| open && i.ty == named)
+            let open =
+                case.ty == CacheType::Bf16 && (case.heads > 16 || !bench.measured) && case.keys <= 34_816;
+            mla_decode::INSTANCES.iter().filter(move |i| open && i.ty == GgmlType::BF16)
         };
         let mut rows = Vec::new();
         for case in cases.iter().copied().filter(|case| case.ty == ty) {
             if bench.wants("mla_attention", &case.name()) {
                 rows.push(("mla_attention", case.name(), case, None));
             }
-            for i in kernels(case) {
+            for i in kernels(case).filter(|_| bench.filter.contains(VARIANTS)) {
                 let name = format!("{}, by {}", case.name(), i.entry);
-                if bench.wants("mla_variants", &name) {
-                    rows.push(("mla_variants", name, case, Some(i.entry)));
+                if bench.wants(VARIANTS, &name) {
+                    rows.push((VARIANTS, name, case, Some(i.entry)));
                 }
             }
         }
