@@ -45,9 +45,11 @@ INTRIN uint32_t unit_tiles(uint32_t keys) { return max(1u, (keys + MLA_KEYS - 1)
 // A place in the sequence of tiles.
 struct mla_cursor {
     uint32_t row, group, keys, visible, tiles, first; // tiles of the unit of row and group, and the number of its first
+    uint32_t table;
 
     INTRIN void enter(const mla_decode_params &p) {
         keys = attended(p.rows, p.selected, row), visible = p.rows.positions[row] + 1, tiles = unit_tiles(keys);
+        table = p.rows.table_starts[row]; // now, so that it is there when a position is
     }
     // To the unit of a tile that is not before this one.
     INTRIN void seek(const mla_decode_params &p, uint32_t groups, uint32_t tile) {
@@ -335,7 +337,7 @@ template <class T, int kHeads, int kBlocks, int kWarps> __device__ __forceinline
         const uint32_t i = (share.first + tile - ahead.first) * MLA_KEYS + lane;
         return i < ahead.keys ? key_position(p.selected, ahead.row, ahead.visible, i) : kNoKey;
     };
-    const auto slot_of_position = [&](uint32_t position) { return position == kNoKey ? kNoKey : slot_of(p.rows, ahead.row, position); };
+    const auto slot_of_position = [&](uint32_t position) { return position == kNoKey ? kNoKey : slot_in(p.rows, ahead.table, position); };
     shared.slots[0][threadIdx.x] = slot_of_position(position_of(warp));
     __syncthreads();
     const auto slots_of = [&](uint32_t tile) { return shared.slots[tile / kChunk % 2] + tile % kChunk * MLA_KEYS; };
@@ -384,7 +386,7 @@ template <class T, int kHeads, int kBlocks, int kWarps> __device__ __forceinline
 
 template <int kHeads, int kWarps> struct mla_merge_smem {
     float factors[MLA_BLOCKS];
-    float4 sums[kWarps / 2][64];
+    float4 sums[kWarps / 2][64]; // of the columns, by part of the pieces
 };
 
 // A block of threads for half of the columns of a head, of which a thread has four of some pieces.
@@ -397,6 +399,18 @@ template <int kHeads, int kWarps> __device__ __forceinline__ void mla_merge(cons
     if (cut.pieces == 0 || cut.group * kHeads + head >= p.n_heads) return;
     // The first piece ends behind the block's tiles, the others begin before theirs.
     const auto place = [&](uint32_t i) { return (2 * uint64_t{cut.first + i} + (i == 0)) * kHeads + head; };
+    const uint32_t part = threadIdx.x / 64, col = threadIdx.x % 64;
+    const auto values_of = [&](uint32_t i) {
+        return vector_at<float4>(p.partial + place(i) * MLA_LATENT + half * (MLA_LATENT / 2) + 4 * col);
+    };
+    // All that a thread has of the first pieces are on their way while their factors are found.
+    constexpr uint32_t kParts = kWarps / 2, kOwn = 8;
+    float4 first[kOwn];
+#pragma unroll
+    for (uint32_t i = 0; i < kOwn; ++i) {
+        first[i] = {0.f, 0.f, 0.f, 0.f};
+        if (part + i * kParts < cut.pieces) first[i] = values_of(part + i * kParts);
+    }
     const auto *sums = reinterpret_cast<const float2 *>(p.sums);
     float largest = minus_infinity(), sum = 0.f;
     for (uint32_t i = lane; i < cut.pieces; i += 32) largest = fmaxf(largest, sums[place(i)].x);
@@ -412,15 +426,16 @@ template <int kHeads, int kWarps> __device__ __forceinline__ void mla_merge(cons
 #pragma unroll
     for (int lanes = 16; lanes > 0; lanes /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(kAll, sum, lanes));
     __syncthreads();
-    const uint32_t part = threadIdx.x / 64, col = threadIdx.x % 64;
     float4 values{0.f, 0.f, 0.f, 0.f};
-#pragma unroll 8
-    for (uint32_t i = part; i < cut.pieces; i += kWarps / 2) {
-        const auto v = vector_at<float4>(p.partial + place(i) * MLA_LATENT + half * (MLA_LATENT / 2) + 4 * col);
-        const float factor = shared.factors[i];
+    const auto add = [&](float factor, float4 v) {
         values.x = __fmaf_rn(factor, v.x, values.x), values.y = __fmaf_rn(factor, v.y, values.y);
         values.z = __fmaf_rn(factor, v.z, values.z), values.w = __fmaf_rn(factor, v.w, values.w);
-    }
+    };
+#pragma unroll
+    for (uint32_t i = 0; i < kOwn; ++i)
+        if (part + i * kParts < cut.pieces) add(shared.factors[part + i * kParts], first[i]);
+#pragma unroll 8
+    for (uint32_t i = part + kOwn * kParts; i < cut.pieces; i += kParts) add(shared.factors[i], values_of(i));
     shared.sums[part][col] = values;
     __syncthreads();
     const uint64_t to = uint64_t{cut.row} * p.n_heads + cut.group * kHeads + head;
