@@ -78,7 +78,7 @@ pub(crate) fn mla_attention(
     let (m, MlaConfig { n_heads, kv_lora_rank, .. }) = (rows.len(), *config);
     let (width, keys) = (cache.width(), selected.map_or(usize::MAX, Selection::k).min(rows.max_visible()));
     let problem = MlaProblem { m, n_heads, kv_lora_rank, width, ty: cache.ty(), keys };
-    let (ty, q, cache) = (cache.ty(), q.cuda()?, cache.cuda()?);
+    let (q, cache) = (q.cuda()?, cache.cuda()?);
     let gpu = q.gpu().with(cache)?.clone();
     holds("mla_attention", q, m * n_heads * width)?;
     let selected = match selected {
@@ -94,7 +94,7 @@ pub(crate) fn mla_attention(
     let out = out.cuda_mut()?;
     gpu.with(out)?;
     holds("mla_attention", out, m * n_heads * kv_lora_rank)?;
-    let mut lse = options.lse.map(Tensor::cuda_mut).transpose()?;
+    let lse = options.lse.map(Tensor::cuda_mut).transpose()?;
     if let Some(lse) = &lse {
         gpu.with(lse)?;
         holds("mla_attention", lse, m * n_heads)?;
@@ -105,7 +105,6 @@ pub(crate) fn mla_attention(
         return Ok(());
     }
     let launch = MlaLaunch::pick(problem, options.kernel, gpu.properties())?;
-    debug_assert!(cache.len().is_multiple_of(width * ty.bytes()));
     let inputs = Inputs { gpu, q, cache, rows, selected, n_heads };
     let _turn = inputs.gpu.turn();
     match launch {
@@ -120,7 +119,7 @@ pub(crate) fn mla_attention(
             };
             inputs.gpu.with(&scratch.partial)?;
             let launches = [(entry, grid), (merge, merge_grid)];
-            tiles(launches, &inputs, config.sm_scale, out, lse.as_deref_mut(), scratch)
+            tiles(launches, &inputs, config.sm_scale, out, lse, scratch)
         }
     }
 }
