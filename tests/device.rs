@@ -54,6 +54,8 @@ mod device {
     crate::suites::ffn::ffn_properties!(crate::device::devices, 64);
     crate::suites::linear::linear_properties!(crate::device::devices, 256);
     crate::suites::linear_tiled::linear_tiled_properties!(crate::device::devices, 256);
+    crate::suites::mla_attention::mla_attention_properties!(crate::device::devices, 128);
+    crate::suites::mla_decode::mla_decode_properties!(crate::device::devices, 64);
     crate::suites::memory::memory_properties!(crate::device::devices, 1);
     crate::suites::moe_tiled::moe_tiled_properties!(crate::device::devices, 256);
     crate::suites::moe::moe_properties!(crate::device::devices, 64);

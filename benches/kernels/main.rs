@@ -24,6 +24,7 @@ mod linear;
 mod linear_fused;
 mod linear_tiled;
 mod linear_variants;
+mod mla_attention;
 mod moe;
 mod moe_blocks;
 mod moe_sort;
@@ -177,6 +178,7 @@ pub fn run(bench: &Bench, c: &mut Criterion) {
     roofs::benches(bench, c);
     norm::benches(bench, c);
     router::benches(bench, c);
+    mla_attention::benches(bench, c);
     moe::benches(bench, c);
     moe_sort::benches(bench, c);
     moe_sum::benches(bench, c);

@@ -72,15 +72,21 @@ impl Bound {
     }
 }
 
-/// Whether a kernel multiplies f16 activations, or f32, which matrix units could take as f16 at best; those of the other linear
-/// layers with operations are int8. Keys of the indexer are f16 or bf16.
+/// Whether a kernel multiplies f16 or bf16 activations, or f32, which matrix units could take as f16 at best; those of the other linear
+/// layers with operations are int8.
 fn is_f16(entry: Entry) -> bool {
     let narrow = linear_gemm::INSTANCES.iter().map(|i| (i.entry, i.act));
     let mut all = narrow.chain(linear_gemm_wide::INSTANCES.iter().map(|i| (i.entry, i.act)));
-    matches!(
-        entry.family(),
-        "linear_dot" | "linear_tile" | "linear_float" | "dsa_indexer" | "dsa_indexer_any"
-    ) || all.any(|gemm| gemm == (entry, 16))
+    const FLOAT: [&str; 7] = [
+        "linear_dot",
+        "linear_tile",
+        "linear_float",
+        "dsa_indexer",
+        "dsa_indexer_any",
+        "mla_decode",
+        "mla_float",
+    ];
+    FLOAT.contains(&entry.family()) || all.any(|gemm| gemm == (entry, 16))
 }
 
 pub struct Report(RefCell<State>);

@@ -11,6 +11,7 @@
 #include "params/dsa_topk.h"
 #include "params/linear.h"
 #include "params/linear_tiled.h"
+#include "params/mla_attention.h"
 #include "params/moe.h"
 #include "params/moe_dot.h"
 #include "params/moe_sort.h"

@@ -1,5 +1,7 @@
 //! Absorbed latent attention: tasks are (token, some heads); a task reads its keys twice, for scores and for the sum.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use pulp::{Simd, WithSimd};
 
 use super::rect::Rect;
@@ -9,6 +11,7 @@ use crate::ops::dsa_topk::Selection;
 use crate::ops::mla_attention::MlaConfig;
 use crate::tensor::{PagedRows, RaggedRows, Tensor};
 
+#[allow(clippy::too_many_arguments)] // those of the operation
 pub(crate) fn mla_attention(
     cpu: &Cpu,
     q: &Tensor,
@@ -17,6 +20,7 @@ pub(crate) fn mla_attention(
     selected: Option<&Selection>,
     config: &MlaConfig,
     out: &mut Tensor,
+    lse: Option<&mut Tensor>,
 ) -> Result<()> {
     let (rank, width) = (config.kv_lora_rank, cache.width());
     if let Some(s) = selected {
@@ -29,6 +33,10 @@ pub(crate) fn mla_attention(
     }
     let (q, cache) = (q.cpu()?, cache.on_cpu()?);
     let cols = out.cols();
+    let lse = lse.map(Tensor::cpu_mut).transpose()?;
+    // Bits of f32: tasks write to places apart, which slices cannot tell them.
+    let logs: Option<Vec<AtomicU32>> =
+        lse.as_ref().map(|lse| lse.iter().map(|_| AtomicU32::new(0)).collect());
     // Heads of one token share its keys, so a task takes as many as balance leaves: all, once there are tokens enough.
     let heads_per_task =
         if rows.len() >= 4 * cpu.threads() { config.n_heads } else { config.n_heads.div_ceil(cpu.threads()) };
@@ -45,9 +53,25 @@ pub(crate) fn mla_attention(
             let mut scores = cpu.scratch_f32(keys.len() * (out.cols() / rank));
             let mut buf = cpu.scratch_f32(width);
             let (scores, buf, out) = (&mut scores[..], &mut buf[..], out.row(0));
-            cpu.dispatch(Task { cache, rows, t, keys, q, sm_scale: config.sm_scale, rank, scores, buf, out });
+            let logs = logs.as_ref().map(|logs| &logs[t * config.n_heads + first_head..]);
+            cpu.dispatch(Task {
+                cache,
+                rows,
+                t,
+                keys,
+                q,
+                sm_scale: config.sm_scale,
+                rank,
+                scores,
+                buf,
+                out,
+                logs,
+            });
         })
     });
+    if let (Some(lse), Some(logs)) = (lse, logs) {
+        lse.iter_mut().zip(logs).for_each(|(lse, bits)| *lse = f32::from_bits(bits.into_inner()));
+    }
     Ok(())
 }
 
@@ -92,6 +116,8 @@ struct Task<'a> {
     buf: &'a mut [f32],
     /// `[heads, rank]`.
     out: &'a mut [f32],
+    /// Of the heads: logarithms of the sums of exponentials, as bits.
+    logs: Option<&'a [AtomicU32]>,
 }
 
 impl WithSimd for Task<'_> {
@@ -99,10 +125,16 @@ impl WithSimd for Task<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Task { cache, rows, t, keys, q, sm_scale, rank, scores, buf, out } = self;
+        let Task { cache, rows, t, keys, q, sm_scale, rank, scores, buf, out, logs } = self;
+        let log = |h: usize, value: f32| {
+            if let Some(logs) = logs {
+                logs[h].store(value.to_bits(), Ordering::Relaxed);
+            }
+        };
         out.fill(0.0);
         let (n, width) = (keys.len(), cache.width());
         if n == 0 {
+            (0..q.len() / width).for_each(|h| log(h, f32::NEG_INFINITY));
             return;
         }
         for i in 0..n {
@@ -111,8 +143,8 @@ impl WithSimd for Task<'_> {
                 scores[h * n + i] = simd::dot(simd, q, key) * sm_scale;
             }
         }
-        for scores in scores.chunks_exact_mut(n) {
-            softmax(scores);
+        for (h, scores) in scores.chunks_exact_mut(n).enumerate() {
+            log(h, softmax(scores));
         }
         for i in 0..n {
             let key = cache.row_in(rows.slot_of(t, keys.position(i)), buf);
@@ -123,8 +155,9 @@ impl WithSimd for Task<'_> {
     }
 }
 
+/// In place; returns the logarithm of the sum of exponentials.
 #[inline(always)]
-fn softmax(scores: &mut [f32]) {
+fn softmax(scores: &mut [f32]) -> f32 {
     let max = scores.iter().fold(f32::NEG_INFINITY, |m, s| m.max(*s));
     for s in scores.iter_mut() {
         *s = simd::exp(*s - max);
@@ -136,4 +169,5 @@ fn softmax(scores: &mut [f32]) {
     }
     let inverse = (1.0 / sum) as f32;
     scores.iter_mut().for_each(|s| *s *= inverse);
+    (f64::from(max) + sum.ln()) as f32
 }

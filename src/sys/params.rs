@@ -432,6 +432,167 @@ const _: () = {
         [::core::mem::offset_of!(linear_gemm_params, y_slab) - 136usize];
     ["Offset of field: linear_gemm_params::cut"][::core::mem::offset_of!(linear_gemm_params, cut) - 140usize];
 };
+#[doc = " A unit whose keys several blocks of threads have; `pieces` is 0 for none."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct mla_cut {
+    #[doc = " Of the batch."]
+    pub row: u32,
+    #[doc = " Of `heads` query heads, the template argument."]
+    pub group: u32,
+    #[doc = " The block of threads that began it; the next ones have the rest."]
+    pub first: u32,
+    #[doc = " Blocks of threads that have some of it."]
+    pub pieces: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of mla_cut"][::core::mem::size_of::<mla_cut>() - 16usize];
+    ["Alignment of mla_cut"][::core::mem::align_of::<mla_cut>() - 4usize];
+    ["Offset of field: mla_cut::row"][::core::mem::offset_of!(mla_cut, row) - 0usize];
+    ["Offset of field: mla_cut::group"][::core::mem::offset_of!(mla_cut, group) - 4usize];
+    ["Offset of field: mla_cut::first"][::core::mem::offset_of!(mla_cut, first) - 8usize];
+    ["Offset of field: mla_cut::pieces"][::core::mem::offset_of!(mla_cut, pieces) - 12usize];
+};
+#[doc = " The keys that a row attends: those that it sees, or of them those that it selected."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct mla_selection {
+    #[doc = " `[m, k]` positions, the first `lens[t]` of row t ascending; null: all that it sees. One behind the row's own position is left out."]
+    pub indices: *const u32,
+    #[doc = " `[m]`; unused, and may be null, without `indices`."]
+    pub lens: *const u32,
+    #[doc = " Positions of a row, at most."]
+    pub k: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of mla_selection"][::core::mem::size_of::<mla_selection>() - 24usize];
+    ["Alignment of mla_selection"][::core::mem::align_of::<mla_selection>() - 8usize];
+    ["Offset of field: mla_selection::indices"][::core::mem::offset_of!(mla_selection, indices) - 0usize];
+    ["Offset of field: mla_selection::lens"][::core::mem::offset_of!(mla_selection, lens) - 8usize];
+    ["Offset of field: mla_selection::k"][::core::mem::offset_of!(mla_selection, k) - 16usize];
+};
+#[doc = " Heads of 512 + 64, caches of f16 or bf16."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct mla_decode_params {
+    #[doc = " `[m, n_heads, MLA_WIDTH]`"]
+    pub q: *const f32,
+    #[doc = " `[slots, MLA_WIDTH]` of the type; aligned to 16."]
+    pub cache: *const ::core::ffi::c_void,
+    #[doc = " One row at least. Tiles of all rows and groups of heads are fewer than 2^32."]
+    pub rows: ragged_rows,
+    #[doc = " Of the rows."]
+    pub selected: mla_selection,
+    #[doc = " `[m, n_heads, MLA_LATENT]`; aligned to 8."]
+    pub out: *mut f32,
+    #[doc = " `[m, n_heads]`: logarithm of the sum of exponentials of the logits; may be null."]
+    pub lse: *mut f32,
+    #[doc = " `[gridDim.x, 2, heads, MLA_LATENT]`: sums of pieces, of one that began before the block's tiles and of one that ends behind them; aligned\n  to 16."]
+    pub partial: *mut f32,
+    #[doc = " `[gridDim.x, 2, heads, 2]`: for each the largest logit, in base 2, and the sum of exponentials."]
+    pub sums: *mut f32,
+    #[doc = " One for each unit (of a row and a group of heads) if there are no more of them than blocks of threads; else one for each block."]
+    pub cuts: *mut mla_cut,
+    #[doc = " Query heads."]
+    pub n_heads: u32,
+    #[doc = " Of the dot products, to logits in base 2."]
+    pub scale: f32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of mla_decode_params"][::core::mem::size_of::<mla_decode_params>() - 128usize];
+    ["Alignment of mla_decode_params"][::core::mem::align_of::<mla_decode_params>() - 8usize];
+    ["Offset of field: mla_decode_params::q"][::core::mem::offset_of!(mla_decode_params, q) - 0usize];
+    ["Offset of field: mla_decode_params::cache"][::core::mem::offset_of!(mla_decode_params, cache) - 8usize];
+    ["Offset of field: mla_decode_params::rows"][::core::mem::offset_of!(mla_decode_params, rows) - 16usize];
+    ["Offset of field: mla_decode_params::selected"]
+        [::core::mem::offset_of!(mla_decode_params, selected) - 56usize];
+    ["Offset of field: mla_decode_params::out"][::core::mem::offset_of!(mla_decode_params, out) - 80usize];
+    ["Offset of field: mla_decode_params::lse"][::core::mem::offset_of!(mla_decode_params, lse) - 88usize];
+    ["Offset of field: mla_decode_params::partial"]
+        [::core::mem::offset_of!(mla_decode_params, partial) - 96usize];
+    ["Offset of field: mla_decode_params::sums"][::core::mem::offset_of!(mla_decode_params, sums) - 104usize];
+    ["Offset of field: mla_decode_params::cuts"][::core::mem::offset_of!(mla_decode_params, cuts) - 112usize];
+    ["Offset of field: mla_decode_params::n_heads"]
+        [::core::mem::offset_of!(mla_decode_params, n_heads) - 120usize];
+    ["Offset of field: mla_decode_params::scale"]
+        [::core::mem::offset_of!(mla_decode_params, scale) - 124usize];
+};
+#[doc = " What mla_decode left in pieces; gridDim.x is 2 * heads for each cut."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct mla_merge_params {
+    #[doc = " As that has it, like all here."]
+    pub partial: *const f32,
+    #[doc = " See there."]
+    pub sums: *const f32,
+    #[doc = " See there."]
+    pub cuts: *const mla_cut,
+    #[doc = " See there."]
+    pub out: *mut f32,
+    #[doc = " See there."]
+    pub lse: *mut f32,
+    #[doc = " See there."]
+    pub n_heads: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of mla_merge_params"][::core::mem::size_of::<mla_merge_params>() - 48usize];
+    ["Alignment of mla_merge_params"][::core::mem::align_of::<mla_merge_params>() - 8usize];
+    ["Offset of field: mla_merge_params::partial"]
+        [::core::mem::offset_of!(mla_merge_params, partial) - 0usize];
+    ["Offset of field: mla_merge_params::sums"][::core::mem::offset_of!(mla_merge_params, sums) - 8usize];
+    ["Offset of field: mla_merge_params::cuts"][::core::mem::offset_of!(mla_merge_params, cuts) - 16usize];
+    ["Offset of field: mla_merge_params::out"][::core::mem::offset_of!(mla_merge_params, out) - 24usize];
+    ["Offset of field: mla_merge_params::lse"][::core::mem::offset_of!(mla_merge_params, lse) - 32usize];
+    ["Offset of field: mla_merge_params::n_heads"]
+        [::core::mem::offset_of!(mla_merge_params, n_heads) - 40usize];
+};
+#[doc = " Heads of any widths up to MLA_WIDTH in all, in f32 arithmetic; gridDim.x is m * n_heads."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct mla_float_params {
+    #[doc = " `[m, n_heads, width]`"]
+    pub q: *const f32,
+    #[doc = " `[slots, width]` of the type."]
+    pub cache: *const ::core::ffi::c_void,
+    #[doc = " Of the batch."]
+    pub rows: ragged_rows,
+    #[doc = " Of the rows."]
+    pub selected: mla_selection,
+    #[doc = " `[m, n_heads, latent]`"]
+    pub out: *mut f32,
+    #[doc = " `[m, n_heads]`; may be null."]
+    pub lse: *mut f32,
+    #[doc = " Query heads."]
+    pub n_heads: u32,
+    #[doc = " Values of a row of the cache that are values of the attention."]
+    pub latent: u32,
+    #[doc = " Values of a row, MLA_WIDTH at most."]
+    pub width: u32,
+    #[doc = " Of the dot products, to logits."]
+    pub scale: f32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of mla_float_params"][::core::mem::size_of::<mla_float_params>() - 112usize];
+    ["Alignment of mla_float_params"][::core::mem::align_of::<mla_float_params>() - 8usize];
+    ["Offset of field: mla_float_params::q"][::core::mem::offset_of!(mla_float_params, q) - 0usize];
+    ["Offset of field: mla_float_params::cache"][::core::mem::offset_of!(mla_float_params, cache) - 8usize];
+    ["Offset of field: mla_float_params::rows"][::core::mem::offset_of!(mla_float_params, rows) - 16usize];
+    ["Offset of field: mla_float_params::selected"]
+        [::core::mem::offset_of!(mla_float_params, selected) - 56usize];
+    ["Offset of field: mla_float_params::out"][::core::mem::offset_of!(mla_float_params, out) - 80usize];
+    ["Offset of field: mla_float_params::lse"][::core::mem::offset_of!(mla_float_params, lse) - 88usize];
+    ["Offset of field: mla_float_params::n_heads"]
+        [::core::mem::offset_of!(mla_float_params, n_heads) - 96usize];
+    ["Offset of field: mla_float_params::latent"]
+        [::core::mem::offset_of!(mla_float_params, latent) - 100usize];
+    ["Offset of field: mla_float_params::width"][::core::mem::offset_of!(mla_float_params, width) - 104usize];
+    ["Offset of field: mla_float_params::scale"][::core::mem::offset_of!(mla_float_params, scale) - 108usize];
+};
 #[doc = " Places of an expert that are multiplied together."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

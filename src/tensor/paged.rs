@@ -105,6 +105,40 @@ impl PagedRows {
         Ok(PagedRows { device: device.clone(), width, slots, rows })
     }
 
+    /// As [`PagedRows::new`], with `values` in the first slots, rounded to the type. For tests and measurements.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for anything but whole rows, or more than there are slots; as [`PagedRows::new`].
+    pub fn from_values(
+        device: &Device,
+        pages: usize,
+        width: usize,
+        ty: CacheType,
+        values: &[f32],
+    ) -> Result<Self> {
+        let mut cache = Self::new(device, pages, width, ty)?;
+        let n = values.len();
+        if !n.is_multiple_of(width) || n > cache.slots * width {
+            let want = format!("at most {} rows of {width}", cache.slots);
+            return Err(Error::shape("cache", want, format!("{n} values")));
+        }
+        match (&mut cache.rows, ty) {
+            (Rows::F32(v), _) => v[..n].copy_from_slice(values),
+            (Rows::Bf16(v), _) => round(values, v, bf16::from_f32),
+            (Rows::F16(v), _) => round(values, v, f16::from_f32),
+            (Rows::Cuda(..), CacheType::F32) => cache.cuda_mut()?.upload(0, bytemuck::cast_slice(values))?,
+            (Rows::Cuda(..), CacheType::Bf16) => {
+                let rounded: Vec<bf16> = values.iter().map(|v| bf16::from_f32(*v)).collect();
+                cache.cuda_mut()?.upload(0, bytemuck::cast_slice(&rounded))?;
+            }
+            (Rows::Cuda(..), CacheType::F16) => {
+                let rounded: Vec<f16> = values.iter().map(|v| f16::from_f32(*v)).collect();
+                cache.cuda_mut()?.upload(0, bytemuck::cast_slice(&rounded))?;
+            }
+        }
+        Ok(cache)
+    }
+
     /// Where it lives.
     pub fn device(&self) -> &Device {
         &self.device

@@ -62,6 +62,7 @@ pub mod linear_tiled;
 pub mod logits;
 pub mod memory;
 pub mod mla_attention;
+pub mod mla_decode;
 pub mod moe;
 pub mod moe_blocks;
 pub mod moe_sort;

@@ -31,7 +31,7 @@ pub fn any_cache_type() -> impl Strategy<Value = CacheType> {
 }
 
 /// Sequences with their keys.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Batch {
     pub sequences: Vec<Sequence>,
     /// Rows `[len, width]` of each sequence by position, rounded to the type of the cache.
@@ -83,20 +83,59 @@ impl Batch {
 
     /// The cache, NaN in every slot that holds no key, and the layout.
     pub fn on(&self, d: &Device) -> Result<(PagedRows, RaggedRows)> {
-        static CPU: LazyLock<Device> = LazyLock::new(|| Device::cpu(Some(1)).unwrap());
-        let mut cache = PagedRows::new(&CPU, self.pages, self.width, self.ty)?;
-        let all: Vec<u32> = (0..cache.slots() as u32).collect();
-        cache.write(&all, &tensor(&CPU, self.width, &vec![f32::NAN; all.len() * self.width]))?;
-        let mut rows = RaggedRows::default();
+        let mut values = vec![f32::NAN; self.pages * PAGE_ROWS * self.width];
         for ((s, keys), pages) in self.sequences.iter().zip(&self.keys).zip(&self.tables) {
-            let slots: Vec<u32> = (0..s.len)
-                .map(|p| pages[p / PAGE_ROWS] * PAGE_ROWS as u32 + (p % PAGE_ROWS) as u32)
-                .collect();
-            cache.write(&slots, &tensor(&CPU, self.width, keys))?;
+            for p in 0..s.len {
+                let slot = pages[p / PAGE_ROWS] as usize * PAGE_ROWS + p % PAGE_ROWS;
+                values[slot * self.width..][..self.width]
+                    .copy_from_slice(&keys[p * self.width..][..self.width]);
+            }
+        }
+        Ok((PagedRows::from_values(d, self.pages, self.width, self.ty, &values)?, self.layout(d)?))
+    }
+
+    /// The layout alone.
+    pub fn layout(&self, d: &Device) -> Result<RaggedRows> {
+        let mut rows = RaggedRows::default();
+        self.lay_out(d, &mut rows)?;
+        Ok(rows)
+    }
+
+    /// The same in memory that is there.
+    pub fn lay_out(&self, d: &Device, rows: &mut RaggedRows) -> Result<()> {
+        rows.clear();
+        for (s, pages) in self.sequences.iter().zip(&self.tables) {
             rows.push(s.len - s.new, s.new, pages)?;
         }
-        rows.upload(d)?;
-        Ok((cache.to_device(d)?, rows))
+        rows.upload(d)
+    }
+
+    /// Pages of the sequence that row `t` belongs to.
+    pub fn table_of(&self, t: usize) -> &[u32] {
+        let rows = self.sequences.iter().zip(&self.tables).flat_map(|(s, table)| vec![table; s.new]);
+        rows.into_iter().nth(t).unwrap()
+    }
+
+    /// The same with new keys where `which(sequence, position)`.
+    pub fn with_other_keys(&self, which: impl Fn(usize, usize) -> bool, rng: &mut Rng) -> Batch {
+        let mut other = self.clone();
+        for (i, keys) in other.keys.iter_mut().enumerate() {
+            for (position, key) in keys.chunks_mut(self.width).enumerate().filter(|(p, _)| which(i, *p)) {
+                debug_assert!(position < self.sequences[i].len);
+                key.copy_from_slice(&rounded(self.ty, &rng.normals(self.width)));
+            }
+        }
+        other
+    }
+
+    /// The beginnings of the sequences, `lens` keys of them, in the same pages; one row each.
+    pub fn beginnings(&self, lens: &[usize]) -> Batch {
+        let mut other = self.clone();
+        for ((sequence, keys), len) in other.sequences.iter_mut().zip(&mut other.keys).zip(lens) {
+            *sequence = Sequence { len: *len, new: 1 };
+            keys.truncate(len * self.width);
+        }
+        other
     }
 }
 

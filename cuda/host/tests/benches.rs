@@ -29,3 +29,24 @@ fn every_variant_runs_once() {
     let int8 = |entry| linear_gemm::INSTANCES.iter().any(|i| i.entry == entry && i.act == 8);
     assert!(launched.iter().any(|(entry, _)| int8(*entry)));
 }
+
+#[test]
+fn every_attention_runs_once() {
+    let device = glm5_emu::device();
+    let gpu = device.gpu().unwrap().clone();
+    for filter in ["mla_attention", "mla_variants"] {
+        run(device.clone(), filter);
+    }
+    let kernels = [
+        "mla_decode_bf16_h16",
+        "mla_decode_bf16_h32",
+        "mla_decode_f16",
+        "mla_merge_h16",
+        "mla_merge_h32",
+        "mla_float_f32",
+    ];
+    for kernel in kernels {
+        let ran = gpu.launches().iter().any(|(entry, _)| entry.name().starts_with(kernel));
+        assert!(ran, "{kernel} did not run");
+    }
+}

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "../../include/params.h"
 #include "check.hpp"
@@ -651,6 +652,88 @@ void indexer(Job &job, int group, std::size_t bytes_of_key) {
 void dsa_indexer(Job &job) { indexer(job, job.value("rows"), job.bytes("key")); }
 void dsa_indexer_any(Job &job) { indexer(job, 0, job.bytes("key")); }
 
+// Rows of one or two sequences over pages in any order, and which of their keys are selected; slots of the cache.
+std::uint32_t rows_of(Job &job, ragged_rows &rows, mla_selection &selected) {
+    std::vector<std::uint32_t> positions, slots, starts, tables;
+    std::uint32_t pages = 0;
+    for (int sequence = job.random.between(1, 2); sequence > 0; --sequence) {
+        const std::uint32_t len = job.size(MLA_KEYS), count = tiles(len, PAGE_ROWS), start = tables.size();
+        for (std::uint32_t i = 0; i < count; ++i) tables.push_back(pages + count - 1 - i);
+        pages += count;
+        for (std::uint32_t at = len - std::min<std::uint32_t>(len, job.random.between(1, 3)); at < len; ++at) {
+            positions.push_back(at);
+            slots.push_back(tables[start + at / PAGE_ROWS] * PAGE_ROWS + at % PAGE_ROWS);
+            starts.push_back(start);
+        }
+    }
+    const auto there = [&](const std::vector<std::uint32_t> &values) {
+        auto *data = job.out<std::uint32_t>(values.size() * sizeof(std::uint32_t));
+        std::copy(values.begin(), values.end(), data);
+        return data;
+    };
+    rows = {there(positions), there(slots), there(starts), there(tables), static_cast<std::uint32_t>(positions.size())};
+    if (job.coin()) {
+        selected.k = job.random.between(1, 2 * MLA_KEYS);
+        std::vector<std::uint32_t> indices, lens;
+        for (std::uint32_t position : positions) {
+            lens.push_back(job.random.between(0, static_cast<int>(selected.k) + 1)); // more than there is room for, too
+            for (std::uint32_t i = 0, at = 0; i < selected.k; ++i, at += job.random.between(1, 2)) indices.push_back(i % 9 == 8 ? position + i : at);
+        }
+        selected.indices = there(indices), selected.lens = there(lens);
+    }
+    return pages * PAGE_ROWS;
+}
+
+void mla_decode(Job &job) {
+    mla_decode_params p{};
+    const std::uint32_t slots = rows_of(job, p.rows, p.selected), heads = job.value("heads"), blocks = job.random.between(1, 6);
+    p.n_heads = job.random.between(1, static_cast<int>(heads) + 3);
+    const std::uint32_t all = p.rows.m * p.n_heads, units = p.rows.m * tiles(p.n_heads, static_cast<int>(heads));
+    p.q = job.floats_in(std::size_t{all} * MLA_WIDTH);
+    p.cache = job.bytes_in(std::size_t{slots} * MLA_WIDTH * sizeof(std::uint16_t));
+    p.out = job.out<float>(std::size_t{all} * MLA_LATENT * sizeof(float));
+    if (job.coin()) p.lse = job.out<float>(all * sizeof(float));
+    p.partial = job.out<float>(std::size_t{blocks} * 2 * heads * MLA_LATENT * sizeof(float));
+    p.sums = job.out<float>(std::size_t{blocks} * 2 * heads * 2 * sizeof(float));
+    p.cuts = job.out<mla_cut>(std::min(units, blocks) * sizeof(mla_cut));
+    p.scale = 0.1f;
+    job.run(p, blocks);
+}
+
+void mla_merge(Job &job) {
+    mla_merge_params p{};
+    const std::uint32_t heads = job.value("heads"), n = job.random.between(1, 2);
+    p.n_heads = job.random.between(1, static_cast<int>(heads) + 3);
+    auto *cuts = job.out<mla_cut>(n * sizeof(mla_cut));
+    std::uint32_t blocks = 1; // of which the first has no piece
+    for (std::uint32_t i = 0; i < n; ++i) {
+        cuts[i] = {i, p.n_heads > heads ? i : 0, blocks, static_cast<std::uint32_t>(job.size(8))};
+        blocks += cuts[i].pieces;
+    }
+    cuts[0].pieces *= job.coin();
+    p.cuts = cuts;
+    p.partial = job.floats_in(std::size_t{blocks} * 2 * heads * MLA_LATENT);
+    p.sums = job.floats_in(std::size_t{blocks} * 2 * heads * 2);
+    p.out = job.out<float>(std::size_t{n} * p.n_heads * MLA_LATENT * sizeof(float));
+    if (job.coin()) p.lse = job.out<float>(std::size_t{n} * p.n_heads * sizeof(float));
+    job.run(p, 2 * heads * n);
+}
+
+void mla_float(Job &job) {
+    mla_float_params p{};
+    const std::uint32_t slots = rows_of(job, p.rows, p.selected);
+    p.n_heads = job.random.between(1, 3);
+    p.width = job.size(MLA_WIDTH / 2, MLA_WIDTH);
+    p.latent = job.random.between(1, static_cast<int>(p.width));
+    const std::size_t all = std::size_t{p.rows.m} * p.n_heads;
+    p.q = job.floats_in(all * p.width);
+    p.cache = job.bytes_in(std::size_t{slots} * p.width * job.bytes("ty"));
+    p.out = job.out<float>(all * p.latent * sizeof(float));
+    if (job.coin()) p.lse = job.out<float>(all * sizeof(float));
+    p.scale = 0.1f;
+    job.run(p, static_cast<std::uint32_t>(all));
+}
+
 constexpr Family kFamilies[] = {
     {"copy", copy},       {"dequantize", dequantize},       {"embed", embed},
     {"reduce", reduce},   {"layer_norm", layer_norm},       {"norm_quantize", norm_quantize},
@@ -659,7 +742,9 @@ constexpr Family kFamilies[] = {
     {"mma_f16", mma},     {"mma_s8", mma},                  {"linear_dot", linear},
     {"linear_tile", linear}, {"linear_float", linear_float}, {"router", router},
     {"router_choose", router_choose}, {"moe_sort", moe_sort}, {"moe_sort_few", moe_sort_few}, {"moe_sum", moe_sum}, {"moe_dot", moe_dot}, {"swiglu", swiglu},
-    {"quantize_rows", quantize_rows}, {"moe_rows", moe_rows}, {"moe_down", moe_down}, {"moe_gemm", moe_gemm}, {"dsa_topk", dsa_topk}, {"dsa_indexer", dsa_indexer}, {"dsa_indexer_any", dsa_indexer_any},
+    {"quantize_rows", quantize_rows}, {"moe_rows", moe_rows}, {"moe_down", moe_down}, {"moe_gemm", moe_gemm},
+    {"dsa_topk", dsa_topk}, {"dsa_indexer", dsa_indexer}, {"dsa_indexer_any", dsa_indexer_any},
+    {"mla_decode", mla_decode}, {"mla_merge", mla_merge}, {"mla_float", mla_float},
 };
 
 const Family *family_of(const char *name) {

@@ -68,6 +68,41 @@ pub fn absorbed<X: Copy + Into<f64>>(
     Ok(out)
 }
 
+/// The logarithm of the sum of exponentials of the logits of [`absorbed`]: `log sum_s exp l[s]` for row `t` and head `h`, -inf without keys.
+/// Gives `[m, n_heads]`.
+///
+/// # Errors
+/// [`Error::Shape`](crate::Error::Shape) if the lengths do not fit.
+pub fn log_sum_exp<X: Copy + Into<f64>>(
+    q: &[X],
+    keys: &[f32],
+    positions: &[u32],
+    selected: Option<&[Vec<u32>]>,
+    config: &MlaConfig,
+) -> Result<Vec<f64>> {
+    let (heads, width) = (config.n_heads, config.kv_lora_rank + config.qk_rope_head_dim);
+    let n = expect_rows("mla_attention", "keys", keys.len(), width)?;
+    expect_len("mla_attention", "q", q.len(), positions.len() * heads * width)?;
+    if let Some(s) = selected {
+        expect_len("mla_attention", "selections", s.len(), positions.len())?;
+    }
+    let mut out = Vec::new();
+    for t in 0..positions.len() {
+        let attended = attended(positions[t] as usize, selected.map(|s| &s[t][..]), n);
+        for q in q[t * heads * width..(t + 1) * heads * width].chunks(width) {
+            let logit = |s: &usize| {
+                let products = q.iter().zip(&keys[s * width..]).map(|(q, k)| (*q).into() * f64::from(*k));
+                f64::from(config.sm_scale) * products.sum::<f64>()
+            };
+            let logits: Vec<f64> = attended.iter().map(logit).collect();
+            let max = logits.iter().fold(f64::NEG_INFINITY, |a, l| a.max(*l));
+            let sum: f64 = logits.iter().map(|l| (l - max).exp()).sum();
+            out.push(if logits.is_empty() { max } else { max + sum.ln() });
+        }
+    }
+    Ok(out)
+}
+
 /// The projections of the latent that [`naive`] applies to every key.
 #[derive(Debug, Clone, Copy)]
 pub struct Expansion<'a> {

@@ -1,0 +1,22 @@
+// mla.cuh: the keys that rows of a batch attend.
+#pragma once
+#include "pages.cuh"
+#include "params/mla_attention.h"
+
+constexpr uint32_t kNoKey = 0xffffffffu;
+
+// The slot of key s of a sequence whose page table begins at `table`.
+INTRIN uint32_t slot_in(const ragged_rows &rows, uint32_t table, uint32_t s) {
+    return rows.tables[table + s / PAGE_ROWS] * PAGE_ROWS + s % PAGE_ROWS;
+}
+
+// Keys that a row may attend: places of its selection, or positions.
+INTRIN uint32_t attended(const ragged_rows &rows, const mla_selection &selected, uint32_t row) {
+    return selected.indices == nullptr ? rows.positions[row] + 1 : min(selected.lens[row], selected.k);
+}
+
+// The position of key `i` of those; kNoKey for one that the row does not see, whatever the selection says.
+INTRIN uint32_t key_position(const mla_selection &selected, uint32_t row, uint32_t visible, uint32_t i) {
+    const uint32_t position = selected.indices == nullptr ? i : selected.indices[uint64_t{row} * selected.k + i];
+    return position < visible ? position : kNoKey;
+}

@@ -1,0 +1,454 @@
+// mla_decode: absorbed latent attention over paged caches of bf16 or f16, by matrix instructions. mla_merge: what several blocks of
+// threads have of a row.
+//
+// Math    l[s] = scale q . row[s] over the keys s of a row, p = softmax(l), out = sum_s p[s] row[s][..512]; q rounded to the type of the cache
+//         (f16: scaled into its range by a power of two for each head), p rounded to it before it meets values; sums, maxima and the
+//         sum of p in f32
+// Shapes  q [m, n_heads, 576], cache [slots, 576], out [m, n_heads, 512]
+// Tiling  tiles of 32 keys for kHeads heads of a row, in order of rows, groups of heads, keys: a block of threads takes an equal share, wherever
+//         that begins and ends. Scores: a warp has a quarter of the 36 steps along a row for half of the keys, so that q stays in
+//         registers and keys are read once; weights by heads; values: a warp has 64 columns.
+// Floor   bytes of the keys: 2048 of 64 rows 151 MB, 36 us at 4.2 TB/s; 64 heads 2 x (576 + 512) operations for each key and head
+// Limits  one block of threads of 32 heads on an SM: 8 warps hold q and sums in registers
+#include "common/mla.cuh"
+
+constexpr uint32_t kRowBytes = 2 * MLA_WIDTH;
+constexpr int kPieces = 4;      // of the steps along a row
+constexpr int kSteps = 9;       // of a piece
+constexpr int kPitch = 40;      // of scores and weights: rows of eight neighbours meet all banks
+constexpr int kChunk = 8;       // tiles whose slots are looked up at a time: a key for each thread
+constexpr uint32_t kAll = 0xffffffffu;
+
+template <class T, int kHeads, int kBlocks, int kWarps> struct mla_decode_smem {
+    alignas(128) unsigned char keys[2][MLA_KEYS * kRowBytes];
+    alignas(16) float scores[kPieces][kHeads][kPitch];
+    alignas(16) uint16_t weights[kHeads][kPitch];
+    float rescale[kHeads];
+    float unscale[kHeads];
+    float2 sums[kHeads];
+    alignas(16) uint32_t slots[2][kChunk * MLA_KEYS];
+    uint32_t scan[kWarps];
+    uint32_t row, row_first; // the row in which the block begins, and its first tile
+};
+
+INTRIN float minus_infinity() { return f32_from_bits(0xff800000u); }
+
+INTRIN uint32_t pack(float lo, float hi, bf16) { return pack_bf16x2(lo, hi); }
+INTRIN uint32_t pack(float lo, float hi, f16) { return pack_f16x2(lo, hi); }
+INTRIN void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], bf16) { mma_m16n8k16_bf16(d, a, b); }
+INTRIN void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], f16) { mma_m16n8k16_f16(d, a, b); }
+template <class T> struct is_f16 { static constexpr bool value = false; };
+template <> struct is_f16<f16> { static constexpr bool value = true; };
+
+INTRIN uint32_t unit_tiles(uint32_t keys) { return max(1u, (keys + MLA_KEYS - 1) / MLA_KEYS); } // a row without keys has its zeros written
+
+// A place in the sequence of tiles.
+struct mla_cursor {
+    uint32_t row, group, keys, visible, tiles, first; // tiles of the unit of row and group, and the number of its first
+    uint32_t table;
+
+    INTRIN void enter(const mla_decode_params &p) {
+        keys = attended(p.rows, p.selected, row), visible = p.rows.positions[row] + 1, tiles = unit_tiles(keys);
+        table = p.rows.table_starts[row]; // now, so that it is there when a position is
+    }
+    // To the unit of a tile that is not before this one.
+    INTRIN void seek(const mla_decode_params &p, uint32_t groups, uint32_t tile) {
+        while (tile - first >= tiles) {
+            first += tiles;
+            if (++group < groups) continue;
+            group = 0, ++row;
+            enter(p);
+        }
+    }
+};
+
+// The sum of the values of the threads before this one, and of all.
+template <int kWarps> INTRIN uint2 sums_before(uint32_t value, uint32_t (&scan)[kWarps]) {
+    uint32_t sum = value;
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+        const uint32_t other = __shfl_up_sync(kAll, sum, lanes);
+        if (threadIdx.x % 32 >= lanes) sum += other;
+    }
+    __syncthreads(); // others may still read what was there
+    if (threadIdx.x % 32 == 31) scan[threadIdx.x / 32] = sum;
+    __syncthreads();
+    uint32_t before = 0, all = 0;
+#pragma unroll
+    for (uint32_t w = 0; w < kWarps; ++w) {
+        before += w < threadIdx.x / 32 ? scan[w] : 0;
+        all += scan[w];
+    }
+    return {before + sum - value, all};
+}
+
+// The block's tiles: `n` from `first` on, of which every block but the last has `per`. Its first row goes to shared memory.
+struct mla_share {
+    uint32_t first, n, per;
+};
+template <int kWarps, class Smem> INTRIN mla_share share_of(const mla_decode_params &p, uint32_t groups, Smem &shared) {
+    constexpr uint32_t kThreads = 32 * kWarps;
+    const auto tiles_of = [&](uint32_t row) {
+        return row < p.rows.m ? groups * unit_tiles(attended(p.rows, p.selected, row)) : 0;
+    };
+    uint32_t all = 0;
+    if (p.rows.m > kThreads) {
+        uint32_t some = 0;
+        for (uint32_t row = threadIdx.x; row < p.rows.m; row += kThreads) some += tiles_of(row);
+        all = sums_before<kWarps>(some, shared.scan).y;
+    }
+    mla_share share{};
+    uint32_t before = 0;
+    for (uint32_t chunk = 0; chunk < p.rows.m; chunk += kThreads) {
+        const uint32_t row = chunk + threadIdx.x, mine = tiles_of(row);
+        const uint2 sums = sums_before<kWarps>(mine, shared.scan);
+        if (p.rows.m <= kThreads) all = sums.y;
+        share.per = max((all - 1) / gridDim.x + 1, static_cast<uint32_t>(MLA_TILES));
+        share.first = min(uint64_t{blockIdx.x} * share.per, uint64_t{all});
+        share.n = min(share.per, all - share.first);
+        const uint32_t first = before + sums.x;
+        if (share.first - first < mine) shared.row = row, shared.row_first = first; // one thread, unless there are no tiles
+        before += sums.y;
+        if (share.first < before) break;
+    }
+    __syncthreads();
+    return share;
+}
+
+// Keys of a tile to shared memory, those that there are not as zeros: eight threads for each key. Sixteen bytes of a row go to the place of the
+// same 128 bytes whose number differs by that of the key, so that eight rows meet all banks.
+INTRIN void copy_keys(const void *cache, const uint32_t *slots, unsigned char *to) {
+    const uint32_t key = threadIdx.x / 8, part = threadIdx.x % 8, slot = slots[key];
+    const bool there = slot != kNoKey;
+    const auto *from = static_cast<const unsigned char *>(cache) + uint64_t{there ? slot : 0} * kRowBytes + 16 * part;
+    unsigned char *place = to + key * kRowBytes + 16 * (part ^ key % 8);
+#pragma unroll
+    for (uint32_t i = 0; i < kRowBytes / 128; ++i) cp_async_zfill<16>(place + 128 * i, from + 128 * i, there ? 16 : 0);
+}
+
+// q of a group of heads as A, those that there are not as zeros: register r of step j of rows 16 i and on.
+template <class T, int kHeads, int kWarps, class Smem>
+INTRIN void load_q(const mla_decode_params &p, uint32_t row, uint32_t group, Smem &shared, uint32_t (&q)[kHeads / 16][kSteps][4]) {
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const uint32_t heads = min(static_cast<uint32_t>(kHeads), p.n_heads - group * kHeads);
+    const float *from = p.q + (uint64_t{row} * p.n_heads + group * kHeads) * MLA_WIDTH;
+    if constexpr (is_f16<T>::value) {
+        // The largest magnitude of a head to 2^14 and on: products are exact in f32, and what is smaller by 2^28 or less keeps eleven bits.
+        for (uint32_t head = warp; head < kHeads; head += kWarps) {
+            float largest = 0.f;
+            if (head < heads)
+#pragma unroll
+                for (uint32_t i = 0; i < MLA_WIDTH / 32; ++i) largest = fmaxf(largest, fabsf(from[head * MLA_WIDTH + 32 * i + lane]));
+            const uint32_t exponent = __reduce_max_sync(kAll, f32_bits(largest) >> 23);
+            if (lane == 0) shared.unscale[head] = f32_from_bits((max(exponent, 15u) - 14) << 23);
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < kHeads / 16; ++i) {
+        uint32_t half[2];
+        float scale[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            half[r] = 16 * i + g + 8 * r;
+            // 1 / unscale, exactly.
+            scale[r] = is_f16<T>::value ? f32_from_bits((254u << 23) - f32_bits(shared.unscale[half[r]])) : 1.f;
+        }
+#pragma unroll
+        for (int j = 0; j < kSteps; ++j)
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+                const uint32_t head = half[r % 2], col = 16 * (kPieces * j + warp % kPieces) + 2 * t + 8 * (r / 2);
+                float2 v{0.f, 0.f};
+                if (head < heads) v = vector_at<float2>(from + head * MLA_WIDTH + col);
+                if (is_f16<T>::value) v = {__fmul_rn(v.x, scale[r % 2]), __fmul_rn(v.y, scale[r % 2])};
+                q[i][j][r] = pack(v.x, v.y, T{});
+            }
+    }
+}
+
+// Dot products of the warp's quarter of the steps for its half of the keys.
+template <class T, int kHeads, class Smem>
+INTRIN void multiply_keys(const unsigned char *keys, const uint32_t (&q)[kHeads / 16][kSteps][4], Smem &shared) {
+    const uint32_t lane = threadIdx.x % 32, piece = threadIdx.x / 32 % kPieces, half = threadIdx.x / 32 / kPieces;
+    const uint32_t key = 16 * half + lane / 16 * 8 + lane % 8;
+    const unsigned char *from = keys + key * kRowBytes + 16 * ((2 * piece + lane / 8 % 2) ^ key % 8);
+    float scores[kHeads / 16][2][4] = {};
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j) {
+        uint32_t b[4];
+        ldmatrix_x4(b, from + 128 * j);
+#pragma unroll
+        for (int i = 0; i < kHeads / 16; ++i)
+#pragma unroll
+            for (int n = 0; n < 2; ++n) multiply(scores[i][n], q[i][j], {b[2 * n], b[2 * n + 1]}, T{});
+    }
+#pragma unroll
+    for (int i = 0; i < kHeads / 16; ++i)
+#pragma unroll
+        for (int n = 0; n < 2; ++n)
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                float *to = &shared.scores[piece][16 * i + lane / 4 + 8 * r][16 * half + 8 * n + 2 * (lane % 4)];
+                *reinterpret_cast<float2 *>(to) = {scores[i][n][2 * r], scores[i][n][2 * r + 1]};
+            }
+}
+
+// Weights of a tile: a head has 512 / kHeads lanes, a lane some neighbouring keys. The largest logit so far is that of the head, the sum that
+// of the lane's keys.
+template <class T, int kHeads, class Smem>
+INTRIN void weigh_keys(const mla_decode_params &p, const uint32_t *slots, Smem &shared, float &largest, float &sum) {
+    constexpr uint32_t kLanes = 256 / kHeads, kOwn = MLA_KEYS / kLanes;
+    const uint32_t head = threadIdx.x / kLanes, key = threadIdx.x % kLanes * kOwn;
+    const float scale = is_f16<T>::value ? __fmul_rn(p.scale, shared.unscale[head]) : p.scale;
+    struct alignas(4 * kOwn) floats { float x[kOwn]; };
+    struct alignas(4 * kOwn) words { uint32_t x[kOwn]; };
+    floats dots = vector_at<floats>(&shared.scores[0][head][key]);
+#pragma unroll
+    for (int piece = 1; piece < kPieces; ++piece) {
+        const auto more = vector_at<floats>(&shared.scores[piece][head][key]);
+#pragma unroll
+        for (uint32_t i = 0; i < kOwn; ++i) dots.x[i] = __fadd_rn(dots.x[i], more.x[i]);
+    }
+    const auto there = vector_at<words>(slots + key);
+    float logits[kOwn], top = minus_infinity();
+#pragma unroll
+    for (uint32_t i = 0; i < kOwn; ++i) {
+        logits[i] = there.x[i] == kNoKey ? minus_infinity() : __fmul_rn(dots.x[i], scale);
+        top = fmaxf(top, logits[i]);
+    }
+#pragma unroll
+    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) top = fmaxf(top, __shfl_xor_sync(kAll, top, lanes));
+    top = fmaxf(top, largest);
+    const float base = top == minus_infinity() ? 0.f : top; // no key yet: all weights are 0
+    const float rescale = ex2_approx(__fsub_rn(largest, base));
+    largest = top, sum = __fmul_rn(sum, rescale);
+    if (key == 0) shared.rescale[head] = rescale;
+#pragma unroll
+    for (uint32_t i = 0; i < kOwn; ++i) logits[i] = ex2_approx(__fsub_rn(logits[i], base)), sum = __fadd_rn(sum, logits[i]);
+#pragma unroll
+    for (uint32_t i = 0; i < kOwn; i += 2)
+        *reinterpret_cast<uint32_t *>(&shared.weights[head][key + i]) = pack(logits[i], logits[i + 1], T{});
+}
+
+// Weighted values, for 64 columns of all heads.
+template <class T, int kHeads, class Smem>
+INTRIN void multiply_values(const unsigned char *keys, Smem &shared, float (&out)[kHeads / 16][8][4]) {
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    bool same = true;
+    float rescale[kHeads / 16][2];
+#pragma unroll
+    for (int i = 0; i < kHeads / 16; ++i)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            rescale[i][r] = shared.rescale[16 * i + lane / 4 + 8 * r];
+            same = same && rescale[i][r] == 1.f;
+        }
+    if (!__all_sync(kAll, same)) {
+#pragma unroll
+        for (int i = 0; i < kHeads / 16; ++i)
+#pragma unroll
+            for (int n = 0; n < 8; ++n)
+#pragma unroll
+                for (int r = 0; r < 4; ++r) out[i][n][r] = __fmul_rn(out[i][n][r], rescale[i][r / 2]);
+    }
+    const uint32_t key = lane / 8 % 2 * 8 + lane % 8;
+    const unsigned char *from = keys + key * kRowBytes + 128 * warp;
+#pragma unroll
+    for (int k = 0; k < MLA_KEYS / 16; ++k) {
+        uint32_t a[kHeads / 16][4];
+#pragma unroll
+        for (int i = 0; i < kHeads / 16; ++i) ldmatrix_x4(a[i], &shared.weights[16 * i + lane % 16][16 * k + lane / 16 * 8]);
+#pragma unroll
+        for (uint32_t n = 0; n < 4; ++n) {
+            uint32_t b[4];
+            ldmatrix_x4_trans(b, from + 16 * k * kRowBytes + 16 * ((2 * n + lane / 16) ^ key % 8));
+#pragma unroll
+            for (int i = 0; i < kHeads / 16; ++i)
+#pragma unroll
+                for (int h = 0; h < 2; ++h) multiply(out[i][2 * n + h], a[i], {b[2 * h], b[2 * h + 1]}, T{});
+        }
+    }
+}
+
+INTRIN float lse_of(float2 sums) {
+    // In base 2 so far.
+    return sums.y == 0.f ? minus_infinity() : __fmul_rn(__fadd_rn(sums.x, log2f(sums.y)), 0.693147180559945309f);
+}
+
+// What the block has of a unit: all of it, or a piece.
+template <class T, int kHeads, int kWarps, class Smem>
+INTRIN void finish_unit(const mla_decode_params &p, const mla_cursor &at, const mla_share &share, uint32_t groups, uint32_t end, Smem &shared,
+                        float largest, float sum, const float (&out)[kHeads / 16][8][4]) {
+    constexpr uint32_t kLanes = 256 / kHeads;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = threadIdx.x / kLanes;
+    const uint32_t heads = min(static_cast<uint32_t>(kHeads), p.n_heads - at.group * kHeads);
+    const uint64_t first_head = uint64_t{at.row} * p.n_heads + at.group * kHeads;
+#pragma unroll
+    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(kAll, sum, lanes));
+    if (threadIdx.x % kLanes == 0) shared.sums[head] = {largest, sum};
+    __syncthreads();
+    const bool begun = at.first >= share.first, ended = end == at.first + at.tiles, whole = begun && ended;
+    const uint64_t piece = (2 * uint64_t{blockIdx.x} + begun) * kHeads; // the first head of a piece
+    if (threadIdx.x < heads) {
+        const float2 sums = shared.sums[threadIdx.x];
+        if (!whole) reinterpret_cast<float2 *>(p.sums)[piece + threadIdx.x] = sums;
+        else if (p.lse != nullptr) p.lse[first_head + threadIdx.x] = lse_of(sums);
+    }
+    const uint32_t units = p.rows.m * groups;
+    if (threadIdx.x == 0 && begun && (!ended || units <= gridDim.x)) {
+        const uint32_t pieces = (at.first + at.tiles - 1) / share.per - blockIdx.x + 1;
+        p.cuts[units <= gridDim.x ? at.row * groups + at.group : blockIdx.x] = {at.row, at.group, blockIdx.x, whole ? 0 : pieces};
+    }
+    float *to = whole ? p.out + first_head * MLA_LATENT : p.partial + piece * MLA_LATENT;
+#pragma unroll
+    for (int i = 0; i < kHeads / 16; ++i)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const uint32_t h = 16 * i + lane / 4 + 8 * r;
+            if (h >= heads) continue;
+            const float all = shared.sums[h].y, factor = !whole || all == 0.f ? 1.f : __fdiv_rn(1.f, all);
+#pragma unroll
+            for (int n = 0; n < 8; ++n)
+                *reinterpret_cast<float2 *>(to + h * MLA_LATENT + 64 * warp + 8 * n + 2 * (lane % 4)) = {
+                    __fmul_rn(out[i][n][2 * r], factor), __fmul_rn(out[i][n][2 * r + 1], factor)};
+        }
+}
+
+template <class T, int kHeads, int kBlocks, int kWarps> __device__ __forceinline__ void mla_decode(const mla_decode_params &p) {
+    static_assert(kWarps == 8 && (kHeads == 16 || kHeads == 32), "a warp for 64 columns; lanes of a head are of one warp");
+    auto &shared = smem<mla_decode_smem<T, kHeads, kBlocks, kWarps>>();
+    const uint32_t groups = (p.n_heads + kHeads - 1) / kHeads, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    griddep_launch_dependents();
+    griddep_wait();
+    const mla_share share = share_of<kWarps>(p, groups, shared);
+    if (threadIdx.x == 0 && p.rows.m * groups > gridDim.x) p.cuts[blockIdx.x].pieces = 0;
+    if (share.n == 0) return;
+    mla_cursor at{};
+    at.row = shared.row, at.first = shared.row_first;
+    at.enter(p);
+    at.seek(p, groups, share.first);
+
+    // A warp looks up the keys of every eighth tile.
+    mla_cursor ahead = at;
+    const auto position_of = [&](uint32_t tile) {
+        if (tile >= share.n) return kNoKey;
+        ahead.seek(p, groups, share.first + tile);
+        const uint32_t i = (share.first + tile - ahead.first) * MLA_KEYS + lane;
+        return i < ahead.keys ? key_position(p.selected, ahead.row, ahead.visible, i) : kNoKey;
+    };
+    const auto slot_of_position = [&](uint32_t position) { return position == kNoKey ? kNoKey : slot_in(p.rows, ahead.table, position); };
+    shared.slots[0][threadIdx.x] = slot_of_position(position_of(warp));
+    __syncthreads();
+    const auto slots_of = [&](uint32_t tile) { return shared.slots[tile / kChunk % 2] + tile % kChunk * MLA_KEYS; };
+    for (uint32_t tile = 0; tile < 2; ++tile) {
+        if (tile < share.n) copy_keys(p.cache, slots_of(tile), shared.keys[tile]);
+        cp_async_commit();
+    }
+
+    uint32_t q[kHeads / 16][kSteps][4], found = kNoKey;
+    float out[kHeads / 16][8][4], largest = minus_infinity(), sum = 0.f;
+    for (uint32_t tile = 0; tile < share.n; ++tile) {
+        if (tile == 0 || share.first + tile == at.first) {
+            load_q<T, kHeads, kWarps>(p, at.row, at.group, shared, q);
+            largest = minus_infinity(), sum = 0.f;
+#pragma unroll
+            for (int i = 0; i < kHeads / 16; ++i)
+#pragma unroll
+                for (int n = 0; n < 8; ++n)
+#pragma unroll
+                    for (int r = 0; r < 4; ++r) out[i][n][r] = 0.f;
+        }
+        if (tile == 0) cp_async_wait<1>();
+        else cp_async_wait<0>();
+        __syncthreads(); // the tile is there, and nobody reads the one before it
+        if (tile > 0 && tile + 1 < share.n) copy_keys(p.cache, slots_of(tile + 1), shared.keys[(tile + 1) % 2]);
+        cp_async_commit();
+        // Of the next chunk; one load at a time, so that nobody waits for it.
+        const uint32_t next = (tile / kChunk + 1) * kChunk;
+        if (next < share.n) {
+            if (tile % kChunk == 0) found = position_of(next + warp);
+            if (tile % kChunk == 2) found = slot_of_position(found);
+            if (tile % kChunk == 4) shared.slots[next / kChunk % 2][threadIdx.x] = found;
+        }
+        const unsigned char *keys = shared.keys[tile % 2];
+        multiply_keys<T, kHeads>(keys, q, shared);
+        __syncthreads();
+        weigh_keys<T, kHeads>(p, slots_of(tile), shared, largest, sum);
+        __syncthreads();
+        multiply_values<T, kHeads>(keys, shared, out);
+        const uint32_t end = share.first + tile + 1;
+        if (tile + 1 < share.n && end != at.first + at.tiles) continue;
+        finish_unit<T, kHeads, kWarps>(p, at, share, groups, end, shared, largest, sum, out);
+        if (tile + 1 < share.n) at.seek(p, groups, end);
+    }
+}
+
+template <int kHeads, int kWarps> struct mla_merge_smem {
+    float factors[MLA_BLOCKS];
+    float4 sums[kWarps / 2][64]; // of the columns, by part of the pieces
+};
+
+// A block of threads for half of the columns of a head, of which a thread has four of some pieces.
+template <int kHeads, int kWarps> __device__ __forceinline__ void mla_merge(const mla_merge_params &p) {
+    auto &shared = smem<mla_merge_smem<kHeads, kWarps>>();
+    const uint32_t half = blockIdx.x % 2, head = blockIdx.x / 2 % kHeads, lane = threadIdx.x % 32;
+    griddep_launch_dependents();
+    griddep_wait();
+    const mla_cut cut = p.cuts[blockIdx.x / 2 / kHeads];
+    if (cut.pieces == 0 || cut.group * kHeads + head >= p.n_heads) return;
+    // The first piece ends behind the block's tiles, the others begin before theirs.
+    const auto place = [&](uint32_t i) { return (2 * uint64_t{cut.first + i} + (i == 0)) * kHeads + head; };
+    const uint32_t part = threadIdx.x / 64, col = threadIdx.x % 64;
+    const auto values_of = [&](uint32_t i) {
+        return vector_at<float4>(p.partial + place(i) * MLA_LATENT + half * (MLA_LATENT / 2) + 4 * col);
+    };
+    // All that a thread has of the first pieces are on their way while their factors are found.
+    constexpr uint32_t kParts = kWarps / 2, kOwn = 8;
+    float4 first[kOwn];
+#pragma unroll
+    for (uint32_t i = 0; i < kOwn; ++i) {
+        first[i] = {0.f, 0.f, 0.f, 0.f};
+        if (part + i * kParts < cut.pieces) first[i] = values_of(part + i * kParts);
+    }
+    const auto *sums = reinterpret_cast<const float2 *>(p.sums);
+    float largest = minus_infinity(), sum = 0.f;
+    for (uint32_t i = lane; i < cut.pieces; i += 32) largest = fmaxf(largest, sums[place(i)].x);
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, lanes));
+    const float base = largest == minus_infinity() ? 0.f : largest;
+    for (uint32_t i = lane; i < cut.pieces; i += 32) {
+        const float2 of_piece = sums[place(i)];
+        const float factor = ex2_approx(__fsub_rn(of_piece.x, base));
+        sum = __fmaf_rn(factor, of_piece.y, sum);
+        if (threadIdx.x < 32) shared.factors[i] = factor;
+    }
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(kAll, sum, lanes));
+    __syncthreads();
+    float4 values{0.f, 0.f, 0.f, 0.f};
+    const auto add = [&](float factor, float4 v) {
+        values.x = __fmaf_rn(factor, v.x, values.x), values.y = __fmaf_rn(factor, v.y, values.y);
+        values.z = __fmaf_rn(factor, v.z, values.z), values.w = __fmaf_rn(factor, v.w, values.w);
+    };
+#pragma unroll
+    for (uint32_t i = 0; i < kOwn; ++i)
+        if (part + i * kParts < cut.pieces) add(shared.factors[part + i * kParts], first[i]);
+#pragma unroll 8
+    for (uint32_t i = part + kOwn * kParts; i < cut.pieces; i += kParts) add(shared.factors[i], values_of(i));
+    shared.sums[part][col] = values;
+    __syncthreads();
+    const uint64_t to = uint64_t{cut.row} * p.n_heads + cut.group * kHeads + head;
+    if (threadIdx.x < 64) {
+#pragma unroll
+        for (int i = 1; i < kWarps / 2; ++i) {
+            const float4 v = shared.sums[i][col];
+            values.x = __fadd_rn(values.x, v.x), values.y = __fadd_rn(values.y, v.y);
+            values.z = __fadd_rn(values.z, v.z), values.w = __fadd_rn(values.w, v.w);
+        }
+        const float factor = sum == 0.f ? 1.f : __fdiv_rn(1.f, sum);
+        *reinterpret_cast<float4 *>(p.out + to * MLA_LATENT + half * (MLA_LATENT / 2) + 4 * col) = {
+            __fmul_rn(values.x, factor), __fmul_rn(values.y, factor), __fmul_rn(values.z, factor), __fmul_rn(values.w, factor)};
+    }
+    if (p.lse != nullptr && half == 0 && threadIdx.x == 0) p.lse[to] = lse_of({largest, sum});
+}

@@ -1,0 +1,209 @@
+//! Which kernels attend, and on how many blocks of threads.
+
+use crate::cuda::Properties;
+use crate::error::{Error, Result};
+use crate::kernels::{self, Entry};
+use crate::ops::linear::config::blocks_on_sm;
+use crate::quant::GgmlType;
+use crate::tensor::CacheType;
+
+/// Widths of a row that matrix instructions take, and of its latent part; in f32 arithmetic rows may be as wide (`MLA_WIDTH` and `MLA_LATENT`
+/// of `cuda/include/params/mla_attention.h`, which has the next two, too).
+pub const WIDTH: usize = 576;
+/// See [`WIDTH`].
+pub const LATENT: usize = 512;
+
+/// Keys of a tile.
+const KEYS: usize = 32;
+
+/// Most blocks of threads that attend by matrix instructions.
+const MAX_BLOCKS: u32 = 1024;
+
+/// Tiles of 32 keys for 16 heads up to which more heads than 16 are not taken by 32: for few tiles more blocks of threads have some.
+const FEW_TILES: usize = 512;
+
+/// Attention on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MlaProblem {
+    /// Rows.
+    pub m: usize,
+    /// Query heads.
+    pub n_heads: usize,
+    /// Width of the latent part of a cache row.
+    pub kv_lora_rank: usize,
+    /// Width of a cache row.
+    pub width: usize,
+    /// Type of the cache.
+    pub ty: CacheType,
+    /// The most keys that a row may attend.
+    pub keys: usize,
+}
+
+impl MlaProblem {
+    /// Tiles of keys of all rows, for groups of `heads`.
+    fn tiles(self, heads: u32) -> usize {
+        let of_row = self.n_heads.div_ceil(heads as usize).saturating_mul(self.keys.div_ceil(KEYS).max(1));
+        self.m.saturating_mul(of_row)
+    }
+
+    fn is_tiled(self) -> bool {
+        let sizes = (self.kv_lora_rank, self.width) == (LATENT, WIDTH);
+        sizes && self.ty != CacheType::F32
+    }
+}
+
+/// The type of a cache in the names of kernels.
+fn named(ty: CacheType) -> GgmlType {
+    match ty {
+        CacheType::F32 => GgmlType::F32,
+        CacheType::F16 => GgmlType::F16,
+        CacheType::Bf16 => GgmlType::BF16,
+    }
+}
+
+/// Launches that attend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MlaLaunch {
+    /// In f32 arithmetic: one launch.
+    Float {
+        /// The kernel.
+        entry: Entry,
+        /// Blocks of threads.
+        grid: u32,
+    },
+    /// By matrix instructions: one launch that attends, and one that adds up what several blocks of threads have of a row.
+    Tiles {
+        /// The kernel.
+        entry: Entry,
+        /// Blocks of threads, all there from the beginning.
+        grid: u32,
+        /// The kernel that adds up.
+        merge: Entry,
+        /// Its blocks of threads.
+        merge_grid: u32,
+    },
+}
+
+impl MlaLaunch {
+    /// For a problem; `kernel` is the one that attends, if it is not for this function to choose.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for rows wider than kernels take, and for a kernel that does not suit; [`Error::Capacity`] for more blocks of
+    /// threads than a grid has, or more tiles than can be numbered.
+    pub fn pick(problem: MlaProblem, kernel: Option<Entry>, gpu: &Properties) -> Result<Self> {
+        let MlaProblem { m, n_heads, width, ty, .. } = problem;
+        let wanted = |entry: Entry| kernel.is_none_or(|kernel| kernel == entry);
+        let few = problem.tiles(16) <= FEW_TILES || n_heads <= 16;
+        let tiled = kernels::mla_decode::INSTANCES.iter().filter(|i| problem.is_tiled() && i.ty == named(ty));
+        let mut tiled =
+            tiled.filter(|i| if kernel.is_some() { wanted(i.entry) } else { (i.heads == 16) == few });
+        if let Some(found) = tiled.next() {
+            return Self::tiles(problem, found, gpu);
+        }
+        let mut float = kernels::mla_float::INSTANCES.iter().filter(|i| i.ty == named(ty) && wanted(i.entry));
+        let found = float.next().filter(|_| width <= WIDTH).ok_or_else(|| {
+            let by = kernel.map_or(String::new(), |kernel| format!(" by {kernel}"));
+            Error::unsupported(
+                format!("attention over {ty} rows of {width}{by}"),
+                "no kernel was built for it",
+            )
+        })?;
+        let grid = m.saturating_mul(n_heads);
+        Ok(MlaLaunch::Float { entry: found.entry, grid: u32::try_from(grid).map_err(|_| blocks(grid))? })
+    }
+
+    fn tiles(problem: MlaProblem, found: &kernels::mla_decode::Instance, gpu: &Properties) -> Result<Self> {
+        let merge = kernels::mla_merge::INSTANCES.iter().find(|i| i.heads == found.heads);
+        let merge = merge.ok_or_else(|| Error::unsupported("mla_merge", "no kernel was built for it"))?;
+        let tiles = problem.tiles(found.heads);
+        if u32::try_from(tiles).is_err() {
+            let what = "tiles of keys".into();
+            return Err(Error::Capacity { what, needed: tiles as u64, available: u32::MAX.into() });
+        }
+        let grid = most_blocks(found, gpu).min(tiles as u32);
+        let units = problem.m * problem.n_heads.div_ceil(found.heads as usize);
+        let merge_grid = units.min(grid as usize) as u32 * found.heads * 2;
+        Ok(MlaLaunch::Tiles { entry: found.entry, grid, merge: merge.entry, merge_grid })
+    }
+}
+
+fn blocks(needed: usize) -> Error {
+    Error::Capacity { what: "blocks of a grid".into(), needed: needed as u64, available: u32::MAX.into() }
+}
+
+/// Blocks of threads of a kernel that run at a time.
+fn most_blocks(found: &kernels::mla_decode::Instance, gpu: &Properties) -> u32 {
+    (gpu.sms.max(1) * blocks_on_sm(found.entry, found.blocks, gpu.smem_per_sm)).min(MAX_BLOCKS)
+}
+
+/// Heads that have room in what a launch leaves in pieces, and cuts, at most.
+pub(crate) fn most_pieces(gpu: &Properties) -> (usize, usize) {
+    let all = kernels::mla_decode::INSTANCES.iter();
+    let blocks = all.map(|i| (most_blocks(i, gpu) as usize, i.heads as usize));
+    blocks.fold((0, 0), |(heads, cuts), (blocks, of)| (heads.max(2 * blocks * of), cuts.max(blocks)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn h200() -> Properties {
+        Properties {
+            name: "test".into(),
+            compute_capability: (9, 0),
+            sms: 132,
+            memory: 1 << 37,
+            l2: 60 << 20,
+            smem_per_block: 227 << 10,
+            smem_per_sm: 228 << 10,
+            driver: (13, 0),
+        }
+    }
+
+    fn problem(m: usize, n_heads: usize, keys: usize) -> MlaProblem {
+        MlaProblem { m, n_heads, kv_lora_rank: 512, width: 576, ty: CacheType::Bf16, keys }
+    }
+
+    fn tiles(problem: MlaProblem) -> (&'static str, u32, u32) {
+        match MlaLaunch::pick(problem, None, &h200()).unwrap() {
+            MlaLaunch::Tiles { entry, grid, merge_grid, .. } => (entry.name(), grid, merge_grid),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn few_tiles_and_few_heads_are_taken_by_sixteen() {
+        assert_eq!(tiles(problem(1, 64, 2048)), ("mla_decode_bf16_h16_b2_w8", 256, 4 * 32));
+        assert_eq!(tiles(problem(64, 16, 200_000)), ("mla_decode_bf16_h16_b2_w8", 264, 64 * 32));
+        assert_eq!(tiles(problem(64, 64, 2048)), ("mla_decode_bf16_h32_b1_w8", 132, 128 * 64));
+        assert_eq!(tiles(problem(512, 20, 2048)), ("mla_decode_bf16_h32_b1_w8", 132, 132 * 64));
+        assert_eq!(tiles(problem(1, 1, 1)), ("mla_decode_bf16_h16_b2_w8", 1, 32));
+        assert_eq!(most_pieces(&h200()), (2 * 264 * 16, 264));
+    }
+
+    #[test]
+    fn other_widths_are_computed_in_f32() {
+        for (width, ty, name) in [
+            (576, CacheType::F32, "mla_float_f32_w8"),
+            (96, CacheType::Bf16, "mla_float_bf16_w8"),
+            (575, CacheType::F16, "mla_float_f16_w8"),
+        ] {
+            let found =
+                MlaLaunch::pick(MlaProblem { width, ty, ..problem(3, 5, 70) }, None, &h200()).unwrap();
+            let MlaLaunch::Float { entry, grid } = found else { panic!("{found:?}") };
+            assert_eq!((entry.name(), grid), (name, 15));
+        }
+    }
+
+    #[test]
+    fn what_no_kernel_takes_is_refused() {
+        let pick = |problem, kernel| MlaLaunch::pick(problem, kernel, &h200());
+        let wide = MlaProblem { width: 577, ..problem(1, 1, 1) };
+        assert!(matches!(pick(wide, None), Err(Error::Unsupported { .. })));
+        let f16 = kernels::mla_decode::INSTANCES.iter().find(|i| i.ty == GgmlType::F16).unwrap().entry;
+        assert!(matches!(pick(problem(1, 1, 1), Some(f16)), Err(Error::Unsupported { .. })));
+        assert!(matches!(pick(problem(1 << 20, 64, 1 << 20), None), Err(Error::Capacity { .. })));
+        let plain = MlaProblem { ty: CacheType::F32, ..problem(usize::MAX, 2, 1) };
+        assert!(matches!(pick(plain, None), Err(Error::Capacity { .. })));
+    }
+}
