@@ -16,6 +16,7 @@ fn devices() -> Vec<Vec<Device>> {
     DEVICES.clone()
 }
 
+suites::cache::cache_properties!(crate::devices, 96);
 suites::dequantize::dequantize_properties!(crate::devices, 96);
 suites::dsa_indexer::dsa_indexer_properties!(crate::devices, 64);
 suites::dsa_topk::dsa_topk_properties!(crate::devices, 128);

@@ -47,6 +47,7 @@ mod device {
         }
     }
 
+    crate::suites::cache::cache_properties!(crate::device::devices, 256);
     crate::suites::dequantize::dequantize_properties!(crate::device::devices, 256);
     crate::suites::embedding::embedding_properties!(crate::device::devices, 256);
     crate::suites::ffn::ffn_properties!(crate::device::devices, 64);
@@ -61,6 +62,7 @@ mod device {
     crate::suites::norm::norm_properties!(crate::device::devices, 128);
     crate::suites::overlap::overlap_properties!(crate::device::devices, 1);
     crate::suites::roofs::roofs_properties!(crate::device::devices, 256);
+    crate::suites::rope::rope_properties!(crate::device::devices, 256);
     crate::suites::router::router_properties!(crate::device::devices, 256);
     crate::suites::tensor::tensor_properties!(crate::device::devices, 1);
 

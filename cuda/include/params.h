@@ -6,6 +6,7 @@
 #ifndef GLM5_PARAMS_H
 #define GLM5_PARAMS_H
 #include "params/blocks.h"
+#include "params/cache.h"
 #include "params/dequantize.h"
 #include "params/linear.h"
 #include "params/linear_tiled.h"
@@ -17,6 +18,7 @@
 #include "params/ragged.h"
 #include "params/repack.h"
 #include "params/roofs.h"
+#include "params/rope.h"
 #include "params/router.h"
 #include "params/swiglu.h"
 #include "params/tiles.h"

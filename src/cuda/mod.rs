@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod buffer;
+pub(crate) mod cache;
 pub(crate) mod dequantize;
 #[cfg(feature = "cuda")]
 pub mod driver;
@@ -22,6 +23,7 @@ pub(crate) mod moe_sum;
 pub(crate) mod norm;
 mod order;
 pub mod roofs;
+pub(crate) mod rope;
 pub(crate) mod router;
 pub mod runtime;
 mod turns;

@@ -212,14 +212,14 @@ impl Model {
 
         embedding(&weights.token_embd, &ws.tokens, &mut ws.x)?;
         observer.see(Event::Embedding(&ws.x));
-        rope_angles(c.rope_theta, ws.rows.positions(), &mut ws.angles)?;
+        rope_angles(c.rope_theta, &ws.rows, &mut ws.angles)?;
         let norms_after = weights.layers.iter().skip(1).map(|l| &l.attn_norm).chain([&weights.output_norm]);
         rms_norm(&ws.x, &weights.layers[0].attn_norm, eps, &mut ws.h)?;
         for (i, (layer, norm_after)) in weights.layers.iter().zip(norms_after).enumerate() {
             attention_input(c, layer, ws, precision, sparse || observer.wants_indexer())?;
-            cache.latent[i].write(ws.rows.slots(), &ws.kv)?;
+            cache.latent[i].write(&ws.rows, &ws.kv)?;
             if let (Some(_), Some(keys)) = (&layer.indexer, &mut cache.index[i]) {
-                keys.write(ws.rows.slots(), &ws.k_idx)?;
+                keys.write(&ws.rows, &ws.k_idx)?;
                 if sparse || observer.wants_indexer() {
                     let scale = c.index_scale();
                     indexer_select(&ws.q_idx, &ws.w_idx, keys, &ws.rows, scale, &mut ws.selection)?;

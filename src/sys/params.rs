@@ -1,5 +1,33 @@
 // Generated from cuda/include/params.h by `tools/regen-bindings.sh`. Do not edit.
 
+#[doc = " Rows to slots of a paged cache."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct cache_write_params {
+    #[doc = " `[m, width]`"]
+    pub x: *const f32,
+    #[doc = " `[m]`, each slot once: where in `cache` a row goes."]
+    pub slots: *const u32,
+    #[doc = " `[slots, width]` of the type."]
+    pub cache: *mut ::core::ffi::c_void,
+    #[doc = " Rows."]
+    pub m: u32,
+    #[doc = " Values of a row."]
+    pub width: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of cache_write_params"][::core::mem::size_of::<cache_write_params>() - 32usize];
+    ["Alignment of cache_write_params"][::core::mem::align_of::<cache_write_params>() - 8usize];
+    ["Offset of field: cache_write_params::x"][::core::mem::offset_of!(cache_write_params, x) - 0usize];
+    ["Offset of field: cache_write_params::slots"]
+        [::core::mem::offset_of!(cache_write_params, slots) - 8usize];
+    ["Offset of field: cache_write_params::cache"]
+        [::core::mem::offset_of!(cache_write_params, cache) - 16usize];
+    ["Offset of field: cache_write_params::m"][::core::mem::offset_of!(cache_write_params, m) - 24usize];
+    ["Offset of field: cache_write_params::width"]
+        [::core::mem::offset_of!(cache_write_params, width) - 28usize];
+};
 #[doc = " Values of a run of blocks."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -889,6 +917,88 @@ const _: () = {
     ["Offset of field: mma_params::b"][::core::mem::offset_of!(mma_params, b) - 8usize];
     ["Offset of field: mma_params::d"][::core::mem::offset_of!(mma_params, d) - 16usize];
     ["Offset of field: mma_params::steps"][::core::mem::offset_of!(mma_params, steps) - 24usize];
+};
+#[doc = " Cosine and sine of the angle of each pair at each position."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct rope_angles_params {
+    #[doc = " `[m]`"]
+    pub positions: *const u32,
+    #[doc = " `[m, pairs]` cosines and sines."]
+    pub angles: *mut f32,
+    #[doc = " What each pair turns from one position to the next, in quarters of a turn, at most 1."]
+    pub quarters: [f64; 64usize],
+    #[doc = " Rows."]
+    pub m: u32,
+    #[doc = " Pairs of a row."]
+    pub pairs: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of rope_angles_params"][::core::mem::size_of::<rope_angles_params>() - 536usize];
+    ["Alignment of rope_angles_params"][::core::mem::align_of::<rope_angles_params>() - 8usize];
+    ["Offset of field: rope_angles_params::positions"]
+        [::core::mem::offset_of!(rope_angles_params, positions) - 0usize];
+    ["Offset of field: rope_angles_params::angles"]
+        [::core::mem::offset_of!(rope_angles_params, angles) - 8usize];
+    ["Offset of field: rope_angles_params::quarters"]
+        [::core::mem::offset_of!(rope_angles_params, quarters) - 16usize];
+    ["Offset of field: rope_angles_params::m"][::core::mem::offset_of!(rope_angles_params, m) - 528usize];
+    ["Offset of field: rope_angles_params::pairs"]
+        [::core::mem::offset_of!(rope_angles_params, pairs) - 532usize];
+};
+#[doc = " Heads of rows. Of `x` and `y` what is given is the first rotated value of the first head."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct rope_part {
+    #[doc = " f32"]
+    pub x: *const f32,
+    #[doc = " f32, may be `x` if the strides are the same."]
+    pub y: *mut f32,
+    #[doc = " Values from row to row of `x`."]
+    pub x_stride: u64,
+    #[doc = " Values from row to row of `y`."]
+    pub y_stride: u64,
+    #[doc = " Values from head to head of `x`."]
+    pub x_head: u32,
+    #[doc = " Values from head to head of `y`."]
+    pub y_head: u32,
+    #[doc = " Heads, may be 0: then nothing else is used."]
+    pub heads: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of rope_part"][::core::mem::size_of::<rope_part>() - 48usize];
+    ["Alignment of rope_part"][::core::mem::align_of::<rope_part>() - 8usize];
+    ["Offset of field: rope_part::x"][::core::mem::offset_of!(rope_part, x) - 0usize];
+    ["Offset of field: rope_part::y"][::core::mem::offset_of!(rope_part, y) - 8usize];
+    ["Offset of field: rope_part::x_stride"][::core::mem::offset_of!(rope_part, x_stride) - 16usize];
+    ["Offset of field: rope_part::y_stride"][::core::mem::offset_of!(rope_part, y_stride) - 24usize];
+    ["Offset of field: rope_part::x_head"][::core::mem::offset_of!(rope_part, x_head) - 32usize];
+    ["Offset of field: rope_part::y_head"][::core::mem::offset_of!(rope_part, y_head) - 36usize];
+    ["Offset of field: rope_part::heads"][::core::mem::offset_of!(rope_part, heads) - 40usize];
+};
+#[doc = " Rotates pairs of neighbouring values of all heads of two kinds. Where four values are loaded at once everything is a multiple of 4."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct rope_params {
+    #[doc = " `[m, pairs]` cosines and sines."]
+    pub angles: *const f32,
+    #[doc = " Both kinds."]
+    pub parts: [rope_part; 2usize],
+    #[doc = " Rows."]
+    pub m: u32,
+    #[doc = " Pairs of a head."]
+    pub pairs: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of rope_params"][::core::mem::size_of::<rope_params>() - 112usize];
+    ["Alignment of rope_params"][::core::mem::align_of::<rope_params>() - 8usize];
+    ["Offset of field: rope_params::angles"][::core::mem::offset_of!(rope_params, angles) - 0usize];
+    ["Offset of field: rope_params::parts"][::core::mem::offset_of!(rope_params, parts) - 8usize];
+    ["Offset of field: rope_params::m"][::core::mem::offset_of!(rope_params, m) - 104usize];
+    ["Offset of field: rope_params::pairs"][::core::mem::offset_of!(rope_params, pairs) - 108usize];
 };
 #[doc = " Of all experts together."]
 pub const GATING_SOFTMAX: router_gating = 0;

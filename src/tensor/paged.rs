@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::{Device, Tensor, elsewhere, zeroed};
-use crate::cuda::{Buffer, Gpu};
+use crate::cuda::{self, Buffer, Gpu};
 use crate::error::{Error, Result};
 use crate::quant::scalar::f16_to_f32;
 use crate::sys::ragged_rows;
@@ -160,11 +160,14 @@ impl PagedRows {
         }
     }
 
-    /// Stores row `t` of `src` at `slots[t]`, rounded to the cache's type.
+    /// Stores row `t` of `src` at the slot of row `t`, rounded to the cache's type. No two rows have the same slot, as those of sequences
+    /// that own their pages never have.
     ///
     /// # Errors
-    /// [`Error::Shape`] if widths, counts or slots do not fit, [`Error::Unsupported`] on a GPU; nothing is written then.
-    pub fn write(&mut self, slots: &[u32], src: &Tensor) -> Result<()> {
+    /// [`Error::Shape`] if widths, counts or slots do not fit; [`Error::Unsupported`] if `src` lies elsewhere, or for rows that were not
+    /// uploaded to the GPU of the cache; [`Error::Driver`]. Nothing is written then.
+    pub fn write(&mut self, rows: &RaggedRows, src: &Tensor) -> Result<()> {
+        let slots = rows.slots();
         if src.cols() != self.width || src.rows() != slots.len() {
             return Err(Error::shape(
                 "cache write",
@@ -172,8 +175,9 @@ impl PagedRows {
                 format!("{:?}", src.shape()),
             ));
         }
-        if let Some(s) = slots.iter().find(|s| **s as usize >= self.slots) {
-            return Err(Error::shape("cache write", format!("slots below {}", self.slots), s));
+        self.expect_slots(rows)?;
+        if let Rows::Cuda(ty, bytes) = &mut self.rows {
+            return cuda::cache::write(bytes, *ty, rows, src);
         }
         let w = self.width;
         let rows = src.cpu()?.chunks_exact(w).zip(slots.iter().map(|s| *s as usize * w));
@@ -184,6 +188,14 @@ impl PagedRows {
             Rows::Cuda(..) => return elsewhere("cache", &self.device),
         }
         Ok(())
+    }
+
+    /// Fails unless every row has a slot in this cache.
+    pub(crate) fn expect_slots(&self, rows: &RaggedRows) -> Result<()> {
+        match rows.slots().iter().find(|s| **s as usize >= self.slots) {
+            None => Ok(()),
+            Some(s) => Err(Error::shape("cache write", format!("slots below {}", self.slots), s)),
+        }
     }
 
     /// Copies page `from` to another page `to`.

@@ -77,16 +77,19 @@ impl Batch {
     /// The cache, NaN in every slot that holds no key, and the layout.
     pub fn on(&self, d: &Device) -> Result<(PagedRows, RaggedRows)> {
         let mut cache = PagedRows::new(d, self.pages, self.width, self.ty)?;
-        let all: Vec<u32> = (0..cache.slots() as u32).collect();
+        let mut all = RaggedRows::default();
+        all.push(0, cache.slots(), &(0..self.pages as u32).collect::<Vec<_>>())?;
+        all.upload(d)?;
         cache.write(&all, &tensor(d, self.width, &vec![f32::NAN; all.len() * self.width]))?;
         let mut rows = RaggedRows::default();
         for ((s, keys), pages) in self.sequences.iter().zip(&self.keys).zip(&self.tables) {
-            let slots: Vec<u32> = (0..s.len)
-                .map(|p| pages[p / PAGE_ROWS] * PAGE_ROWS as u32 + (p % PAGE_ROWS) as u32)
-                .collect();
-            cache.write(&slots, &tensor(d, self.width, keys))?;
+            let mut cached = RaggedRows::default();
+            cached.push(0, s.len, pages)?;
+            cached.upload(d)?;
+            cache.write(&cached, &tensor(d, self.width, keys))?;
             rows.push(s.len - s.new, s.new, pages)?;
         }
+        rows.upload(d)?;
         Ok((cache, rows))
     }
 }

@@ -47,7 +47,7 @@ pub fn growing_keeps_values_and_adds_zeros(devices: &[Device]) {
     }
 }
 
-/// A page copied is a page of zeros here: nothing writes rows on every device yet.
+/// A page copied is a page of zeros here; the suite of caches copies what was written.
 pub fn pages_are_copied(devices: &[Device]) {
     for d in devices {
         for ty in [CacheType::F32, CacheType::Bf16, CacheType::F16] {

@@ -19,6 +19,7 @@ mod emu {
         vec![vec![device]]
     }
 
+    crate::suites::cache::cache_properties!(crate::emu::devices, 24);
     crate::suites::dequantize::dequantize_properties!(crate::emu::devices, 48);
     crate::suites::embedding::embedding_properties!(crate::emu::devices, 48);
     crate::suites::ffn::ffn_properties!(crate::emu::devices, 4);
@@ -33,6 +34,7 @@ mod emu {
     crate::suites::overlap::overlap_properties!(crate::emu::devices, 1);
     crate::suites::memory::memory_properties!(crate::emu::devices, 1);
     crate::suites::roofs::roofs_properties!(crate::emu::devices, 24);
+    crate::suites::rope::rope_properties!(crate::emu::devices, 24);
     crate::suites::router::router_properties!(crate::emu::devices, 24);
     crate::suites::tensor::tensor_properties!(crate::emu::devices, 1);
 
