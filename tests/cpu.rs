@@ -29,6 +29,7 @@ suites::moe_sort::moe_sort_properties!(crate::devices, 256);
 suites::moe_sum::moe_sum_properties!(crate::devices, 128);
 suites::moe::moe_properties!(crate::devices, 32);
 suites::norm::norm_properties!(crate::devices, 48);
+suites::post_a::post_a_properties!(crate::devices, 48);
 suites::rope::rope_properties!(crate::devices, 96);
 suites::router::router_properties!(crate::devices, 64);
 suites::tensor::tensor_properties!(crate::devices, 1);

@@ -14,6 +14,7 @@
 #include "params/moe_dot.h"
 #include "params/moe_sort.h"
 #include "params/norm.h"
+#include "params/post_a.h"
 #include "params/quantize.h"
 #include "params/ragged.h"
 #include "params/repack.h"

@@ -22,6 +22,7 @@ pub(crate) mod moe_sort;
 pub(crate) mod moe_sum;
 pub(crate) mod norm;
 mod order;
+pub(crate) mod post_a;
 pub mod roofs;
 pub(crate) mod rope;
 pub(crate) mod router;

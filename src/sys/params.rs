@@ -735,6 +735,92 @@ const _: () = {
     ["Offset of field: layer_norm_params::n"][::core::mem::offset_of!(layer_norm_params, n) - 24usize];
     ["Offset of field: layer_norm_params::eps"][::core::mem::offset_of!(layer_norm_params, eps) - 28usize];
 };
+#[doc = " What stands between the first projections of attention and what takes their results. Widths are multiples of 4, arrays aligned to 16."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct post_a_params {
+    #[doc = " `[m, q_cols]`"]
+    pub q: *const f32,
+    #[doc = " `[q_cols]`"]
+    pub q_norm: *const f32,
+    #[doc = " `[m, q_cols]`: `q` normed; may be null."]
+    pub y: *mut f32,
+    #[doc = " The same in tiles, as `quantize` or `quantize_f16` makes them, `[q_cols / 256, m / 8]`, both rounded up; may be null."]
+    pub tiles: *mut ::core::ffi::c_void,
+    #[doc = " `[m, latent + rope]`"]
+    pub kv: *const f32,
+    #[doc = " `[latent]`"]
+    pub kv_norm: *const f32,
+    #[doc = " `[m, key_cols]`, may be null: then the next three are not used."]
+    pub key: *const f32,
+    #[doc = " `[key_cols]`"]
+    pub key_norm: *const f32,
+    #[doc = " `[key_cols]`"]
+    pub key_bias: *const f32,
+    #[doc = " Rows of `key_cols` values."]
+    pub key_cache: *mut ::core::ffi::c_void,
+    #[doc = " Rows of `latent + rope` values."]
+    pub latent_cache: *mut ::core::ffi::c_void,
+    #[doc = " `[m, rope / 2]` cosines and sines."]
+    pub angles: *const f32,
+    #[doc = " `[m]`, each slot once: where in the caches a row goes."]
+    pub slots: *const u32,
+    #[doc = " Rows."]
+    pub m: u32,
+    #[doc = " Rows of `q` that blocks of threads are there for: `m`, with tiles rounded up to whole ones."]
+    pub q_rows: u32,
+    #[doc = " At most 2048; with tiles a multiple of 32."]
+    pub q_cols: u32,
+    #[doc = " At most 512."]
+    pub latent: u32,
+    #[doc = " Rotated values of a latent row and of a key, at most 128."]
+    pub rope: u32,
+    #[doc = " At most 128, at least `rope`."]
+    pub key_cols: u32,
+    #[doc = " Whether tiles are tile_act_f16 (else tile_act)."]
+    pub f16_tiles: u32,
+    #[doc = " CACHE_F32 and so on."]
+    pub latent_type: u32,
+    #[doc = " The same of the keys."]
+    pub key_type: u32,
+    #[doc = " Added to the mean of the squares."]
+    pub eps: f32,
+    #[doc = " Added to the variance of a key."]
+    pub key_eps: f32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of post_a_params"][::core::mem::size_of::<post_a_params>() - 152usize];
+    ["Alignment of post_a_params"][::core::mem::align_of::<post_a_params>() - 8usize];
+    ["Offset of field: post_a_params::q"][::core::mem::offset_of!(post_a_params, q) - 0usize];
+    ["Offset of field: post_a_params::q_norm"][::core::mem::offset_of!(post_a_params, q_norm) - 8usize];
+    ["Offset of field: post_a_params::y"][::core::mem::offset_of!(post_a_params, y) - 16usize];
+    ["Offset of field: post_a_params::tiles"][::core::mem::offset_of!(post_a_params, tiles) - 24usize];
+    ["Offset of field: post_a_params::kv"][::core::mem::offset_of!(post_a_params, kv) - 32usize];
+    ["Offset of field: post_a_params::kv_norm"][::core::mem::offset_of!(post_a_params, kv_norm) - 40usize];
+    ["Offset of field: post_a_params::key"][::core::mem::offset_of!(post_a_params, key) - 48usize];
+    ["Offset of field: post_a_params::key_norm"][::core::mem::offset_of!(post_a_params, key_norm) - 56usize];
+    ["Offset of field: post_a_params::key_bias"][::core::mem::offset_of!(post_a_params, key_bias) - 64usize];
+    ["Offset of field: post_a_params::key_cache"]
+        [::core::mem::offset_of!(post_a_params, key_cache) - 72usize];
+    ["Offset of field: post_a_params::latent_cache"]
+        [::core::mem::offset_of!(post_a_params, latent_cache) - 80usize];
+    ["Offset of field: post_a_params::angles"][::core::mem::offset_of!(post_a_params, angles) - 88usize];
+    ["Offset of field: post_a_params::slots"][::core::mem::offset_of!(post_a_params, slots) - 96usize];
+    ["Offset of field: post_a_params::m"][::core::mem::offset_of!(post_a_params, m) - 104usize];
+    ["Offset of field: post_a_params::q_rows"][::core::mem::offset_of!(post_a_params, q_rows) - 108usize];
+    ["Offset of field: post_a_params::q_cols"][::core::mem::offset_of!(post_a_params, q_cols) - 112usize];
+    ["Offset of field: post_a_params::latent"][::core::mem::offset_of!(post_a_params, latent) - 116usize];
+    ["Offset of field: post_a_params::rope"][::core::mem::offset_of!(post_a_params, rope) - 120usize];
+    ["Offset of field: post_a_params::key_cols"][::core::mem::offset_of!(post_a_params, key_cols) - 124usize];
+    ["Offset of field: post_a_params::f16_tiles"]
+        [::core::mem::offset_of!(post_a_params, f16_tiles) - 128usize];
+    ["Offset of field: post_a_params::latent_type"]
+        [::core::mem::offset_of!(post_a_params, latent_type) - 132usize];
+    ["Offset of field: post_a_params::key_type"][::core::mem::offset_of!(post_a_params, key_type) - 136usize];
+    ["Offset of field: post_a_params::eps"][::core::mem::offset_of!(post_a_params, eps) - 140usize];
+    ["Offset of field: post_a_params::key_eps"][::core::mem::offset_of!(post_a_params, key_eps) - 144usize];
+};
 #[doc = " Rows to int8 tiles."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -25,6 +25,15 @@ pub enum CacheType {
 }
 
 impl CacheType {
+    /// Its number to kernels (`CACHE_F32` and so on of `cuda/include/params/cache.h`).
+    pub(crate) fn code(self) -> u32 {
+        match self {
+            CacheType::F32 => 0,
+            CacheType::Bf16 => 1,
+            CacheType::F16 => 2,
+        }
+    }
+
     /// Bytes per value.
     pub fn bytes(self) -> usize {
         match self {
@@ -179,8 +188,13 @@ impl PagedRows {
         if let Rows::Cuda(ty, bytes) = &mut self.rows {
             return cuda::cache::write(bytes, *ty, rows, src);
         }
+        self.write_values(rows, src.cpu()?)
+    }
+
+    /// As [`PagedRows::write`], `[rows, width]` values of rows whose slots exist, on the CPU.
+    pub(crate) fn write_values(&mut self, rows: &RaggedRows, values: &[f32]) -> Result<()> {
         let w = self.width;
-        let rows = src.cpu()?.chunks_exact(w).zip(slots.iter().map(|s| *s as usize * w));
+        let rows = values.chunks_exact(w).zip(rows.slots().iter().map(|s| *s as usize * w));
         match &mut self.rows {
             Rows::F32(v) => rows.for_each(|(x, at)| v[at..at + w].copy_from_slice(x)),
             Rows::Bf16(v) => rows.for_each(|(x, at)| round(x, &mut v[at..at + w], bf16::from_f32)),

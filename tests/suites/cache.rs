@@ -46,6 +46,16 @@ pub fn rounded(ty: CacheType, v: f32) -> f32 {
     }
 }
 
+/// How far a value that is `slack[i]` from `want[i]` may be from that when a cache of this type has rounded it.
+pub fn type_slack(ty: CacheType, want: &[f64], slack: &[f64], i: usize) -> f64 {
+    let size = want[i].abs() + slack[i];
+    match ty {
+        CacheType::F32 => 0.0,
+        CacheType::Bf16 => size * 2f64.powi(-8),
+        CacheType::F16 => size * 2f64.powi(-11) + 2f64.powi(-25),
+    }
+}
+
 /// All slots of `pages` pages as rows.
 fn all_slots(d: &Device, pages: usize) -> RaggedRows {
     let mut all = RaggedRows::default();

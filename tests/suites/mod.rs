@@ -70,6 +70,7 @@ pub mod moe_sum;
 pub mod moe_tiled;
 pub mod norm;
 pub mod overlap;
+pub mod post_a;
 pub mod roofs;
 pub mod rope;
 pub mod router;

@@ -33,6 +33,7 @@ mod emu {
     crate::suites::norm::norm_properties!(crate::emu::devices, 24);
     crate::suites::overlap::overlap_properties!(crate::emu::devices, 1);
     crate::suites::memory::memory_properties!(crate::emu::devices, 1);
+    crate::suites::post_a::post_a_properties!(crate::emu::devices, 8);
     crate::suites::roofs::roofs_properties!(crate::emu::devices, 24);
     crate::suites::rope::rope_properties!(crate::emu::devices, 24);
     crate::suites::router::router_properties!(crate::emu::devices, 24);
