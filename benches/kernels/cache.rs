@@ -13,12 +13,9 @@ use super::{Bench, Row};
 pub fn benches(bench: &Bench, c: &mut Criterion) {
     let tokens: &[usize] = if bench.measured { &[1, 8, 32, 512, 2048] } else { &[3] };
     for m in tokens.iter().copied() {
-        for (width, ty) in [
-            (576, CacheType::Bf16),
-            (576, CacheType::F16),
-            (576, CacheType::F32),
-            (128, CacheType::Bf16),
-        ] {
+        for (width, ty) in
+            [(576, CacheType::Bf16), (576, CacheType::F16), (576, CacheType::F32), (128, CacheType::Bf16)]
+        {
             write(bench, c, m, width, ty);
         }
     }

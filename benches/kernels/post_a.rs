@@ -84,8 +84,10 @@ fn of(bench: &Bench, c: &mut Criterion, m: usize, ty: CacheType, how: How) {
     let rows = rows(d, 100_000, m);
     let few = |cols: usize, rng: &mut Rng| rng.normals(m.min(DISTINCT) * cols);
     let (q, kv, key) = (few(2048, rng), few(576, rng), few(128, rng));
-    let weight = |n: usize, rng: &mut Rng| -> Vec<f32> { rng.normals(n).iter().map(|v| 1.0 + 0.3 * v).collect() };
-    let (q_norm, kv_norm, key_norm, bias) = (weight(2048, rng), weight(512, rng), weight(128, rng), rng.normals(128));
+    let weight =
+        |n: usize, rng: &mut Rng| -> Vec<f32> { rng.normals(n).iter().map(|v| 1.0 + 0.3 * v).collect() };
+    let (q_norm, kv_norm, key_norm, bias) =
+        (weight(2048, rng), weight(512, rng), weight(128, rng), rng.normals(128));
     let on = |v: &[f32]| Tensor::from_vec(d, 1, v.len(), v.to_vec()).unwrap();
     let weights = Weights {
         q: on(&q_norm),
@@ -123,7 +125,8 @@ fn of(bench: &Bench, c: &mut Criterion, m: usize, ty: CacheType, how: How) {
         let rounding = if ty == CacheType::F32 { 1e-5 } else { 2f64.powi(-8) };
         let (kv, eps) = (&kv[at * 576..][..576], EPS.into());
         let want = reference::latent_rows(kv, &kv_norm, eps, &position, 64, BASE).unwrap();
-        close("latent", &set.latent.row(slot).unwrap(), &want, |i| rounding * (want[i].abs() + 1e-2)).unwrap();
+        close("latent", &set.latent.row(slot).unwrap(), &want, |i| rounding * (want[i].abs() + 1e-2))
+            .unwrap();
         let (key, eps) = (&key[at * 128..][..128], EPS_KEYS.into());
         let want = reference::keys(key, &key_norm, &bias, eps, &position, 64, BASE).unwrap();
         close("key", &set.keys.row(slot).unwrap(), &want, |i| rounding * (want[i].abs() + 1e-2)).unwrap();
@@ -150,15 +153,8 @@ fn run(set: &mut Set, w: &Weights, how: How) -> glm5::Result<()> {
         rope(key, Heads::one(0, 64), &w.angles)?;
         return keys.write(&w.rows, key);
     }
-    let input = PostA {
-        q_a: q,
-        q_norm: &w.q,
-        kv_a: kv,
-        kv_norm: &w.kv,
-        eps: EPS,
-        angles: &w.angles,
-        rows: &w.rows,
-    };
+    let input =
+        PostA { q_a: q, q_norm: &w.q, kv_a: kv, kv_norm: &w.kv, eps: EPS, angles: &w.angles, rows: &w.rows };
     let index = IndexKeys { x: key, norm: &w.key, bias: &w.bias, eps: EPS_KEYS, cache: keys };
     let index = (how != How::NoKeys).then_some(index);
     post_a(&input, (how == How::WithY).then_some(y), Some(tiles), latent, index)
