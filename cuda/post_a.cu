@@ -10,7 +10,6 @@
 // Floor   1 row: 25 KB and a launch, 0.5 us; as in norm_quantize latency: load 0.3 us, two reductions and stores 0.4. 2048 rows to f16
 //         tiles and bf16: 32 MB, 8.3 us at 3.9 TB/s
 // Limits  padding of a tile of 8 tokens is a block of threads for each token that is not there
-#include "common/act.cuh"
 #include "common/cache_row.cuh"
 #include "common/places.cuh"
 #include "common/rotate.cuh"
@@ -118,6 +117,7 @@ template <int kVecs, int kWarps> INTRIN void post_a_q(const post_a_params &p, ui
         const float s = rsqrt_approx(__fmaf_rn(squares, inverse_n, p.eps));
 #pragma unroll
         for (int v = 0; v < kVecs; ++v) {
+            if (row_col<kVecs>(v) >= n) continue; // zeros, whatever s is: a tile has blocks there
 #pragma unroll
             for (int k = 0; k < 4; ++k) y[v][k] = __fmul_rn(__fmul_rn(x[v][k], s), w[v][k]);
             if (p.y != nullptr) store_cols<4>(p.y + first, row_col<kVecs>(v), n, y[v]);
@@ -168,11 +168,17 @@ INTRIN void post_a_latent(const post_a_params &p, uint32_t row) {
     for (int v = 0; v < kPieces; ++v) load_cols<4>(kv, col + 128 * v, n, x[v]);
     load_cols<4>(kv + n, col, static_cast<int>(p.rope), z);
     const float4 angle = load_angles(p, row);
-    const uint64_t to = uint64_t{p.slots[row]} * width;
+    const uint32_t slot = p.slots[row];
+    const uint64_t to = uint64_t{slot} * width;
+    uint32_t *fp8 = fp8_row(p.latent_cache, p.latent, slot);
+    const bool is_fp8 = p.latent_type == CACHE_FP8;
     const float inverse_n = computed_here(__frcp_rn(static_cast<float>(n)));
 
     rotate_four(p, angle, z);
-    if (col < static_cast<int>(p.rope)) cache_store_four(p.latent_cache, p.latent_type, to + n + col, z);
+    if (col < static_cast<int>(p.rope)) {
+        if (is_fp8) fp8_store_rotated(fp8, p.latent, col, z);
+        else cache_store_four(p.latent_cache, p.latent_type, to + n + col, z);
+    }
     float squares = add_squares(x[0], 0.f);
 #pragma unroll
     for (int v = 1; v < kPieces; ++v) squares = __fadd_rn(squares, add_squares(x[v], 0.f));
@@ -181,7 +187,8 @@ INTRIN void post_a_latent(const post_a_params &p, uint32_t row) {
     for (int v = 0; v < kPieces; ++v) {
 #pragma unroll
         for (int k = 0; k < 4; ++k) x[v][k] = __fmul_rn(__fmul_rn(x[v][k], s), w[v][k]);
-        if (col + 128 * v < n) cache_store_four(p.latent_cache, p.latent_type, to + col + 128 * v, x[v]);
+        if (is_fp8 && 128 * v < n) fp8_store_block(fp8, p.latent, v, x[v]);
+        else if (col + 128 * v < n) cache_store_four(p.latent_cache, p.latent_type, to + col + 128 * v, x[v]);
     }
 }
 
@@ -195,7 +202,7 @@ INTRIN void post_a_key(const post_a_params &p, uint32_t row) {
     griddep_wait();
     load_cols<4>(p.key + uint64_t{row} * n, col, n, x);
     const float4 angle = load_angles(p, row);
-    const uint64_t to = uint64_t{p.slots[row]} * n;
+    const uint32_t slot = p.slots[row];
     const float inverse_n = computed_here(__frcp_rn(static_cast<float>(n)));
 
     const float mean = __fmul_rn(warp_sum(__fadd_rn(__fadd_rn(x[0], x[1]), __fadd_rn(x[2], x[3]))), inverse_n);
@@ -212,7 +219,8 @@ INTRIN void post_a_key(const post_a_params &p, uint32_t row) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) x[k] = __fmaf_rn(__fmul_rn(__fsub_rn(x[k], off), s), w[k], b[k]);
     rotate_four(p, angle, x);
-    if (col < n) cache_store_four(p.key_cache, p.key_type, to + col, x);
+    if (p.key_type == CACHE_INT8) int8_store_key(p.key_cache, slot, x);
+    else if (col < n) cache_store_four(p.key_cache, p.key_type, uint64_t{slot} * n + col, x);
 }
 
 template <int kVecs, int kWarps> __device__ __forceinline__ void post_a(const post_a_params &p) {

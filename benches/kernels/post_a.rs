@@ -26,7 +26,7 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
             of(bench, c, m, CacheType::Bf16, how);
         }
     }
-    for ty in [CacheType::F16, CacheType::F32] {
+    for ty in [CacheType::F16, CacheType::F32, CacheType::Fp8] {
         for m in if bench.measured { &[1usize, 2048][..] } else { &[2] } {
             of(bench, c, *m, ty, How::Whole);
         }
@@ -76,7 +76,7 @@ fn of(bench: &Bench, c: &mut Criterion, m: usize, ty: CacheType, how: How) {
         How::NoKeys => ", no keys of the indexer",
         How::Apart => ", by 8 launches",
     };
-    let name = format!("{m} rows to {format} tiles, {ty}{what}");
+    let name = format!("{m} rows to {format} tiles, {ty} cache{what}");
     if !bench.wants("post_a", &name) {
         return;
     }
@@ -98,8 +98,9 @@ fn of(bench: &Bench, c: &mut Criterion, m: usize, ty: CacheType, how: How) {
         rows,
     };
     let (keys, y) = (how != How::NoKeys, how == How::WithY);
-    let mut per_row = 4 * 2048 + 2048 * format.bits() as usize / 8 + (4 + ty.bytes()) * 576 + 4 * 64 + 4;
-    per_row += if keys { (4 + ty.bytes()) * 128 } else { 0 } + if y { 4 * 2048 } else { 0 };
+    let stored = [(576, ty), (128, ty.of_keys())].map(|(width, ty)| ty.row_bytes(width).unwrap());
+    let mut per_row = 4 * 2048 + 2048 * format.bits() as usize / 8 + 4 * 576 + stored[0] + 4 * 64 + 4;
+    per_row += if keys { 4 * 128 + stored[1] } else { 0 } + if y { 4 * 2048 } else { 0 };
     let sets = bench.few_sets(m * per_row);
     let pages = weights.rows.max_slot() / 64 + 1;
     let mut all: Vec<_> = (0..sets)
@@ -110,7 +111,7 @@ fn of(bench: &Bench, c: &mut Criterion, m: usize, ty: CacheType, how: How) {
             y: Tensor::zeros(d, m, 2048).unwrap(),
             tiles: QuantizedTiles::new(d, m, 2048).unwrap(),
             latent: PagedRows::new(d, pages, 576, ty).unwrap(),
-            keys: PagedRows::new(d, pages, 128, ty).unwrap(),
+            keys: PagedRows::new(d, pages, 128, ty.of_keys()).unwrap(),
         })
         .collect();
 
@@ -122,14 +123,19 @@ fn of(bench: &Bench, c: &mut Criterion, m: usize, ty: CacheType, how: How) {
         let want = reference::queries(&q[at * 2048..][..2048], &q_norm, EPS.into()).unwrap();
         close("q", &got[t * 2048..][..2048], &want, |i| rms_norm_slack(2048, want[i])).unwrap();
         let slot = weights.rows.slots()[t];
-        let rounding = if ty == CacheType::F32 { 1e-5 } else { 2f64.powi(-8) };
+        // Of each value, and of the longest value or, of int8, of the whole key.
+        let (own, all) = match ty {
+            CacheType::F32 => (0.0, 1e-6),
+            CacheType::Bf16 | CacheType::F16 => (2f64.powi(-8), 1e-6),
+            CacheType::Fp8 | CacheType::Int8 => (0.0625, 1e-5),
+        };
+        let of_keys = if ty == CacheType::Fp8 { (0.0, 0.045) } else { (own, all) };
         let (kv, eps) = (&kv[at * 576..][..576], EPS.into());
         let want = reference::latent_rows(kv, &kv_norm, eps, &position, 64, BASE).unwrap();
-        close("latent", &set.latent.row(slot).unwrap(), &want, |i| rounding * (want[i].abs() + 1e-2))
-            .unwrap();
+        near("latent", &set.latent.row(slot).unwrap(), &want, (own, all));
         let (key, eps) = (&key[at * 128..][..128], EPS_KEYS.into());
         let want = reference::keys(key, &key_norm, &bias, eps, &position, 64, BASE).unwrap();
-        close("key", &set.keys.row(slot).unwrap(), &want, |i| rounding * (want[i].abs() + 1e-2)).unwrap();
+        near("key", &set.keys.row(slot).unwrap(), &want, of_keys);
     }
     let bytes = |tiles: &QuantizedTiles| tiles.tiles().to_vec(0..tiles.tiles().len()).unwrap();
     let got = bytes(&set.tiles);
@@ -139,6 +145,12 @@ fn of(bench: &Bench, c: &mut Criterion, m: usize, ty: CacheType, how: How) {
     let mut launch = |i: usize| run(&mut all[i], &weights, how);
     let work = Work::copying(m * per_row);
     bench.row(c, "post_a", Row { name, work, case: None, sets, launch: &mut launch });
+}
+
+/// Within parts of each value, and of the length of all.
+fn near(what: &str, got: &[f32], want: &[f64], (own, all): (f64, f64)) {
+    let length = want.iter().map(|v| v * v).sum::<f64>().sqrt();
+    close(what, got, want, |i| own * want[i].abs() + all * length).unwrap();
 }
 
 fn run(set: &mut Set, w: &Weights, how: How) -> glm5::Result<()> {

@@ -122,10 +122,12 @@ impl Model {
         &mut self.counters
     }
 
-    /// A cache for `tokens` tokens, over all sequences and rounded up to whole pages.
+    /// A cache for `tokens` tokens, over all sequences and rounded up to whole pages. `ty` is that of latent rows; beside
+    /// [`CacheType::Fp8`] keys of the indexer are [`CacheType::Int8`].
     ///
     /// # Errors
-    /// [`Error::Argument`] for none, [`Error::Capacity`] for more than can be addressed.
+    /// [`Error::Argument`] for none, [`Error::Capacity`] for more than can be addressed, [`Error::Unsupported`] if rows of this model cannot
+    /// be of the type.
     pub fn new_cache(&self, tokens: usize, ty: CacheType) -> Result<Cache> {
         Cache::new(&self.config, &self.device, tokens, ty)
     }

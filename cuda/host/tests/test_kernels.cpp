@@ -619,6 +619,28 @@ void cache_write(Job &job) {
     job.run(p, tiles(std::size_t{p.m} * tiles(p.width, 32 * load), warps));
 }
 
+void cache_write_fp8(Job &job) {
+    cache_write_params p{};
+    const int warps = job.value("warps"), blocks = job.random.between(1, 5);
+    p.m = job.size(warps);
+    p.width = 128 * blocks + 64;
+    const std::uint32_t slots = p.m + 2;
+    p.x = job.floats_in(std::size_t{p.m} * p.width);
+    p.slots = some_slots(job, p.m, slots);
+    p.cache = job.out(std::size_t{slots} * (blocks * 132 + 128));
+    job.run(p, tiles(std::size_t{p.m} * (blocks + 1), warps));
+}
+
+void cache_write_int8(Job &job) {
+    cache_write_params p{};
+    p.m = job.size(job.value("warps"));
+    p.width = 128;
+    p.x = job.floats_in(std::size_t{p.m} * p.width);
+    p.slots = some_slots(job, p.m, 2 * PAGE_ROWS);
+    p.cache = job.out(2 * PAGE_ROWS * (p.width + 4));
+    job.run(p, tiles(p.m, job.value("warps")));
+}
+
 void post_a(Job &job) {
     post_a_params p{};
     const int warps = job.value("warps"), most = 128 * warps * job.value("vecs");
@@ -627,6 +649,8 @@ void post_a(Job &job) {
     p.q_rows = tiled ? tiles(p.m, TILE_TOKENS) * TILE_TOKENS : p.m;
     p.q_cols = tiled ? 32 * job.random.between(1, most / 32) : 4 * job.random.between(1, most / 4);
     p.latent = 4 * job.random.between(1, 128), p.rope = 4 * job.random.between(1, 32);
+    const bool fp8 = job.coin();
+    if (fp8) p.latent = 128 * job.random.between(1, 4), p.rope = 64;
     p.eps = 1e-5f, p.key_eps = 1e-6f;
     const std::size_t m = p.m, slots = m + 2;
     p.q = job.floats_in(m * p.q_cols);
@@ -637,14 +661,17 @@ void post_a(Job &job) {
     p.slots = some_slots(job, p.m, static_cast<std::uint32_t>(slots));
     const std::size_t bytes[] = {4, 2, 2}; // of CACHE_F32, CACHE_BF16, CACHE_F16
     p.latent_type = job.random.between(0, 2), p.key_type = job.random.between(0, 2);
-    p.latent_cache = job.out(slots * (p.latent + p.rope) * bytes[p.latent_type]);
+    if (fp8) p.latent_type = CACHE_FP8;
+    p.latent_cache = job.out(slots * (fp8 ? p.latent / 128 * 132 + 128 : (p.latent + p.rope) * bytes[p.latent_type]));
     const bool key = job.coin();
     if (key) {
-        p.key_cols = p.rope + 4 * job.random.between(0, static_cast<int>((128 - p.rope) / 4));
+        p.key_cols = job.coin() ? 128 : p.rope + 4 * job.random.between(0, static_cast<int>((128 - p.rope) / 4));
         p.key = job.floats_in(m * p.key_cols);
         p.key_norm = job.floats_in(p.key_cols);
         p.key_bias = job.floats_in(p.key_cols);
-        p.key_cache = job.out(slots * p.key_cols * bytes[p.key_type]);
+        const bool int8 = p.key_cols == 128;
+        if (int8) p.key_type = CACHE_INT8;
+        p.key_cache = job.out(int8 ? tiles(slots, PAGE_ROWS) * PAGE_ROWS * std::size_t{132} : slots * p.key_cols * bytes[p.key_type]);
     }
     if (!tiled || job.coin()) p.y = job.out<float>(m * p.q_cols * sizeof(float));
     if (tiled) {
@@ -675,6 +702,7 @@ constexpr Family kFamilies[] = {
     {"router_choose", router_choose}, {"moe_sort", moe_sort}, {"moe_sort_few", moe_sort_few}, {"moe_sum", moe_sum}, {"moe_dot", moe_dot}, {"swiglu", swiglu},
     {"quantize_rows", quantize_rows}, {"moe_rows", moe_rows}, {"moe_down", moe_down}, {"moe_gemm", moe_gemm},
     {"rope_angles", rope_angles}, {"rope", rope},           {"cache_write", cache_write}, {"post_a", post_a},
+    {"cache_write_fp8", cache_write_fp8}, {"cache_write_int8", cache_write_int8},
 };
 
 const Family *family_of(const char *name) {

@@ -46,9 +46,9 @@ typedef struct {
     uint32_t key_cols;
     /** Whether tiles are tile_act_f16 (else tile_act). */
     uint32_t f16_tiles;
-    /** CACHE_F32 and so on. */
+    /** CACHE_F32 and so on. In fp8 `latent` is a multiple of 128 and `rope` 64. */
     uint32_t latent_type;
-    /** The same of the keys. */
+    /** The same of the keys. In int8 they have 128 values. */
     uint32_t key_type;
     /** Added to the mean of the squares. */
     float eps;

@@ -6,7 +6,8 @@ pub mod reference;
 
 use super::{expect, on_one_device};
 use crate::error::{Error, Result};
-use crate::tensor::{Device, PagedRows, QuantizedTiles, RaggedRows, Tensor};
+use crate::quant::cache_rows::FP8_ROTATED;
+use crate::tensor::{CacheType, Device, PagedRows, QuantizedTiles, RaggedRows, Tensor};
 use crate::{cpu, cuda};
 
 /// Results of the first projections, and what they go through.
@@ -72,6 +73,9 @@ pub fn post_a(
         return Err(Error::shape(OP, "columns, an even number of them rotated", got));
     }
     expect_cache(latent, kv_a.cols(), rows)?;
+    if latent.ty() == CacheType::Fp8 && rope != FP8_ROTATED {
+        return Err(Error::shape(OP, format!("{FP8_ROTATED} rotated values of rows in fp8"), rope));
+    }
     let here = q_a.device();
     on_one_device(
         OP,
