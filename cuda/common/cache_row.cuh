@@ -4,6 +4,11 @@
 #include "row.cuh"
 #include "params/cache.h"
 
+INTRIN void store_one(f16 *at, float v) { at->bits = f32_to_f16(v); }
+INTRIN void store_four(f16 *at, const float (&v)[4]) {
+    *reinterpret_cast<uint2 *>(at) = make_uint2(pack_f16x2(v[0], v[1]), pack_f16x2(v[2], v[3]));
+}
+
 // Four neighbouring values from value `at` of the cache on; not for fp8 and int8.
 INTRIN void cache_store_four(void *cache, uint32_t type, uint64_t at, const float (&v)[4]) {
     if (type == CACHE_F32) store_four(static_cast<float *>(cache) + at, v);

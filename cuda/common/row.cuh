@@ -38,15 +38,11 @@ template <int kLoad> INTRIN void load_const_cols(const float *row, int col, int 
 
 INTRIN void store_one(float *at, float v) { *at = v; }
 INTRIN void store_one(bf16 *at, float v) { at->bits = f32_to_bf16(v); }
-INTRIN void store_one(f16 *at, float v) { at->bits = f32_to_f16(v); }
 INTRIN void store_four(float *at, const float (&v)[4]) {
     *reinterpret_cast<float4 *>(at) = make_float4(v[0], v[1], v[2], v[3]);
 }
 INTRIN void store_four(bf16 *at, const float (&v)[4]) {
     *reinterpret_cast<uint2 *>(at) = make_uint2(pack_bf16x2(v[0], v[1]), pack_bf16x2(v[2], v[3]));
-}
-INTRIN void store_four(f16 *at, const float (&v)[4]) {
-    *reinterpret_cast<uint2 *>(at) = make_uint2(pack_f16x2(v[0], v[1]), pack_f16x2(v[2], v[3]));
 }
 
 template <int kLoad, class Out> INTRIN void store_cols(Out *row, int col, int n, const float (&v)[4]) {

@@ -32,8 +32,8 @@ pub(crate) fn post_a(
     holds("post_a", q, m * q_cols)?;
     holds("post_a", kv, m * (rank + rope))?;
     holds("post_a", angles, m * rope)?;
-    let slots = rows.on_gpu(&gpu)?.slots;
     let _turn = gpu.turn();
+    let slots = rows.on_gpu(&gpu)?.slots;
     let latent_type = latent.ty().code();
     let mut params = post_a_params {
         q: q.as_ptr(),
