@@ -222,19 +222,19 @@ impl Model {
         for (i, (layer, norm_after)) in weights.layers.iter().zip(norms_after).enumerate() {
             let caches = (&mut cache.latent[i], cache.index[i].as_mut());
             attention_input(c, layer, ws, caches, precision, sparse || observer.wants_indexer())?;
-            if let (Some(_), Some(keys)) = (&layer.indexer, &cache.index[i]) {
-                if sparse || observer.wants_indexer() {
-                    let scale = c.index_scale();
-                    indexer_select(&ws.q_idx, &ws.w_idx, keys, &ws.rows, scale, &mut ws.selection)?;
-                    observer.see(Event::Indexer {
-                        layer: i,
-                        q: &ws.q_idx,
-                        w: &ws.w_idx,
-                        keys,
-                        rows: &ws.rows,
-                        selection: &ws.selection,
-                    });
-                }
+            if let (Some(_), Some(keys)) = (&layer.indexer, &cache.index[i])
+                && (sparse || observer.wants_indexer())
+            {
+                let scale = c.index_scale();
+                indexer_select(&ws.q_idx, &ws.w_idx, keys, &ws.rows, scale, &mut ws.selection)?;
+                observer.see(Event::Indexer {
+                    layer: i,
+                    q: &ws.q_idx,
+                    w: &ws.w_idx,
+                    keys,
+                    rows: &ws.rows,
+                    selection: &ws.selection,
+                });
             }
             let selected = sparse.then_some(&ws.selection);
             mla_attention(&ws.q_abs, &cache.latent[i], &ws.rows, selected, &ws.mla, &mut ws.u)?;

@@ -182,7 +182,7 @@ mod tests {
             x[k] = 1.0;
             hadamard(&mut x);
             for (i, v) in x.iter().enumerate() {
-                let sign = if (i & k).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+                let sign = if (i & k).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
                 assert_eq!(*v, sign * INVERSE_ROOT);
             }
             hadamard(&mut x);

@@ -119,7 +119,7 @@ pub fn packed_case() -> impl Strategy<Value = PackedCase> {
 
 /// `x` times the Hadamard matrix over `sqrt(128)`, by its definition.
 fn hadamard(x: &[f32]) -> Vec<f64> {
-    let sign = |i: usize, j: usize| if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+    let sign = |i: usize, j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
     let row = |i: usize| x.iter().enumerate().map(|(j, v)| sign(i, j) * f64::from(*v)).sum::<f64>();
     (0..x.len()).map(|i| row(i) / (x.len() as f64).sqrt()).collect()
 }

@@ -137,6 +137,11 @@ impl Inputs {
         self.own[t] as usize * PAGE_ROWS + self.positions[t] as usize % PAGE_ROWS
     }
 
+    /// All rows at once.
+    fn run_whole(&self, d: &Device, c: &Case) -> Result<Results> {
+        self.run(d, c, std::slice::from_ref(&(0..c.m)))
+    }
+
     /// Calls it once for each range of rows, over caches that held NaN.
     fn run(&self, d: &Device, c: &Case, cuts: &[std::ops::Range<usize>]) -> Result<Results> {
         let (width, mut q) = (c.latent + c.rope, Vec::new());
@@ -213,7 +218,7 @@ fn cached(
 pub fn is_the_reference(devices: &[Device], c: Case) -> TestCaseResult {
     let c = Case { latent_type: CacheType::F32, key_type: CacheType::F32, ..c };
     let inputs = c.inputs();
-    let (q, (latent, keys)) = on_each(devices, |d| inputs.run(d, &c, &[0..c.m]))?;
+    let (q, (latent, keys)) = on_each(devices, |d| inputs.run_whole(d, &c))?;
     let want = reference::queries(&inputs.q, &inputs.q_norm, EPS_RMS.into()).unwrap();
     close("q", &q, &want, |i| rms_norm_slack(c.q, want[i]))?;
 
@@ -248,11 +253,10 @@ pub fn is_the_reference(devices: &[Device], c: Case) -> TestCaseResult {
 pub fn caches_of_any_type_hold_these_rows_rounded(devices: &[Device], c: Case) -> TestCaseResult {
     let inputs = c.inputs();
     let plain = Case { latent_type: CacheType::F32, key_type: CacheType::F32, ..c.clone() };
-    let all = [0..c.m];
-    let (_, (latent, keys)) = on_each(devices, |d| inputs.run(d, &c, &all))?;
-    let (_, exact) = on_each(devices, |d| inputs.run(d, &plain, &all))?;
+    let (_, (latent, keys)) = on_each(devices, |d| inputs.run_whole(d, &c))?;
+    let (_, exact) = on_each(devices, |d| inputs.run_whole(d, &plain))?;
     let written = on_each(devices, |d| {
-        let rows = inputs.rows(d, &all[0])?;
+        let rows = inputs.rows(d, &(0..c.m))?;
         let mut results = Vec::new();
         for (exact, width, ty) in
             [(&exact.0, c.latent + c.rope, c.latent_type), (&exact.1, c.key, c.key_type)]
@@ -325,7 +329,7 @@ pub fn tiles_are_those_of_the_normed_queries(devices: &[Device], c: Case) -> Tes
 pub fn rows_do_not_depend_on_others(devices: &[Device], c: Case) -> TestCaseResult {
     let inputs = c.inputs();
     let run = |cuts: Vec<std::ops::Range<usize>>| on_each(devices, |d| inputs.run(d, &c, &cuts));
-    let (q, (latent, keys)) = run(vec![0..c.m])?;
+    let (q, (latent, keys)) = on_each(devices, |d| inputs.run_whole(d, &c))?;
     let single: Vec<_> = (0..c.m).map(|t| t..t + 1).collect();
     for cuts in [single, vec![0..c.m / 3, c.m / 3..c.m]] {
         let (q_cut, (latent_cut, keys_cut)) = run(cuts)?;
@@ -347,7 +351,7 @@ pub fn rotated_keys_are_not_normed(devices: &[Device]) {
     let inputs = c.inputs();
     let mut longer = c.inputs();
     longer.kv.chunks_mut(576).for_each(|row| row[512..].iter_mut().for_each(|v| *v *= 1024.0));
-    let run = |inputs: &Inputs| on_each(devices, |d| inputs.run(d, &c, &[0..3])).unwrap().1.0;
+    let run = |inputs: &Inputs| on_each(devices, |d| inputs.run_whole(d, &c)).unwrap().1.0;
     let (short, long) = (run(&inputs), run(&longer));
     let length = |v: &[f32]| v.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
     for t in 0..3 {
@@ -368,7 +372,7 @@ pub fn keys_have_a_bias_and_a_biased_variance(devices: &[Device]) {
     inputs.positions[0] = 0;
     inputs.key = vec![0.0, 2.0, 0.0, 2.0];
     (inputs.key_norm, inputs.key_bias) = (vec![1.0, 1.0, 2.0, -3.0], vec![0.0, 0.25, 0.5, 10.0]);
-    let (_, (_, keys)) = on_each(devices, |d| inputs.run(d, &c, &[0..1])).unwrap();
+    let (_, (_, keys)) = on_each(devices, |d| inputs.run_whole(d, &c)).unwrap();
     let want = [-1.0, 1.25, -1.5, 7.0];
     close("key", &keys[inputs.slot(0) * 4..][..4], &want, |_| 2e-6).unwrap();
 }

@@ -12,7 +12,7 @@ use glm5::ops::logits::logits;
 use glm5::ops::router::{Gating, RouterConfig, Routing, router};
 use glm5::quant::{GgmlType, Weight};
 use glm5::sys::{copy_params, reduce_params};
-use glm5::tensor::{Device, Heads, Matrix, Precision, QuantizedTiles, Tensor};
+use glm5::tensor::{Device, Matrix, Precision, QuantizedTiles, Tensor};
 use glm5_emu::{Options, gpu};
 
 fn small() -> Gpu {
