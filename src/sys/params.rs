@@ -1,18 +1,44 @@
 // Generated from cuda/include/params.h by `tools/regen-bindings.sh`. Do not edit.
 
+#[doc = " Row t sees the keys 0 to `positions[t]` of its sequence. Key s lies in slot `tables[table_starts[t] + s / PAGE_ROWS] * PAGE_ROWS +\n  s % PAGE_ROWS` of a cache. Rows of a sequence are neighbours, by rising position."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ragged_rows {
+    #[doc = " `[m]`"]
+    pub positions: *const u32,
+    #[doc = " `[m]`: where the row's own key lies."]
+    pub slots: *const u32,
+    #[doc = " `[m]`"]
+    pub table_starts: *const u32,
+    #[doc = " Numbers of pages, of all sequences."]
+    pub tables: *const u32,
+    #[doc = " Rows."]
+    pub m: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ragged_rows"][::core::mem::size_of::<ragged_rows>() - 40usize];
+    ["Alignment of ragged_rows"][::core::mem::align_of::<ragged_rows>() - 8usize];
+    ["Offset of field: ragged_rows::positions"][::core::mem::offset_of!(ragged_rows, positions) - 0usize];
+    ["Offset of field: ragged_rows::slots"][::core::mem::offset_of!(ragged_rows, slots) - 8usize];
+    ["Offset of field: ragged_rows::table_starts"]
+        [::core::mem::offset_of!(ragged_rows, table_starts) - 16usize];
+    ["Offset of field: ragged_rows::tables"][::core::mem::offset_of!(ragged_rows, tables) - 24usize];
+    ["Offset of field: ragged_rows::m"][::core::mem::offset_of!(ragged_rows, m) - 32usize];
+};
 #[doc = " Rows to slots of a paged cache."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct cache_write_params {
-    #[doc = " `[m, width]`"]
+    #[doc = " `[m, width]`, aligned to 16."]
     pub x: *const f32,
     #[doc = " `[m]`, each slot once: where in `cache` a row goes."]
     pub slots: *const u32,
-    #[doc = " `[slots, width]` of the type."]
+    #[doc = " Rows of the type."]
     pub cache: *mut ::core::ffi::c_void,
     #[doc = " Rows."]
     pub m: u32,
-    #[doc = " Values of a row."]
+    #[doc = " Values of a row; in fp8 some times 128, and 64; in int8 128."]
     pub width: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -779,9 +805,9 @@ pub struct post_a_params {
     pub key_cols: u32,
     #[doc = " Whether tiles are tile_act_f16 (else tile_act)."]
     pub f16_tiles: u32,
-    #[doc = " CACHE_F32 and so on."]
+    #[doc = " CACHE_F32 and so on. In fp8 `latent` is a multiple of 128 and `rope` 64."]
     pub latent_type: u32,
-    #[doc = " The same of the keys."]
+    #[doc = " The same of the keys. In int8 they have 128 values."]
     pub key_type: u32,
     #[doc = " Added to the mean of the squares."]
     pub eps: f32,
@@ -895,32 +921,6 @@ const _: () = {
         [::core::mem::offset_of!(quantize_f16_params, x_slab) - 24usize];
     ["Offset of field: quantize_f16_params::m"][::core::mem::offset_of!(quantize_f16_params, m) - 32usize];
     ["Offset of field: quantize_f16_params::k"][::core::mem::offset_of!(quantize_f16_params, k) - 36usize];
-};
-#[doc = " Row t sees the keys 0 to positions[t] of its sequence. Key s lies in slot `tables[table_starts[t] + s / PAGE_ROWS] * PAGE_ROWS +\n  s % PAGE_ROWS` of a cache. Rows of a sequence are neighbours, by rising position."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ragged_rows {
-    #[doc = " `[m]`"]
-    pub positions: *const u32,
-    #[doc = " `[m]`: where the row's own key lies."]
-    pub slots: *const u32,
-    #[doc = " `[m]`"]
-    pub table_starts: *const u32,
-    #[doc = " Numbers of pages, of all sequences."]
-    pub tables: *const u32,
-    #[doc = " Rows."]
-    pub m: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ragged_rows"][::core::mem::size_of::<ragged_rows>() - 40usize];
-    ["Alignment of ragged_rows"][::core::mem::align_of::<ragged_rows>() - 8usize];
-    ["Offset of field: ragged_rows::positions"][::core::mem::offset_of!(ragged_rows, positions) - 0usize];
-    ["Offset of field: ragged_rows::slots"][::core::mem::offset_of!(ragged_rows, slots) - 8usize];
-    ["Offset of field: ragged_rows::table_starts"]
-        [::core::mem::offset_of!(ragged_rows, table_starts) - 16usize];
-    ["Offset of field: ragged_rows::tables"][::core::mem::offset_of!(ragged_rows, tables) - 24usize];
-    ["Offset of field: ragged_rows::m"][::core::mem::offset_of!(ragged_rows, m) - 32usize];
 };
 #[doc = " Blocks to tiles."]
 #[repr(C)]
