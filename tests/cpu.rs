@@ -16,6 +16,7 @@ fn devices() -> Vec<Vec<Device>> {
     DEVICES.clone()
 }
 
+suites::cache::cache_properties!(crate::devices, 96);
 suites::dequantize::dequantize_properties!(crate::devices, 96);
 suites::dsa_indexer::dsa_indexer_properties!(crate::devices, 64);
 suites::dsa_topk::dsa_topk_properties!(crate::devices, 128);
@@ -28,6 +29,7 @@ suites::moe_sort::moe_sort_properties!(crate::devices, 256);
 suites::moe_sum::moe_sum_properties!(crate::devices, 128);
 suites::moe::moe_properties!(crate::devices, 32);
 suites::norm::norm_properties!(crate::devices, 48);
+suites::post_a::post_a_properties!(crate::devices, 48);
 suites::rope::rope_properties!(crate::devices, 96);
 suites::router::router_properties!(crate::devices, 64);
 suites::tensor::tensor_properties!(crate::devices, 1);

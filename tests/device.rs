@@ -47,6 +47,7 @@ mod device {
         }
     }
 
+    crate::suites::cache::cache_properties!(crate::device::devices, 256);
     crate::suites::dequantize::dequantize_properties!(crate::device::devices, 256);
     crate::suites::dsa_indexer::dsa_indexer_properties!(crate::device::devices, 256);
     crate::suites::dsa_topk::dsa_topk_properties!(crate::device::devices, 512);
@@ -64,7 +65,9 @@ mod device {
     crate::suites::moe_sum::moe_sum_properties!(crate::device::devices, 128);
     crate::suites::norm::norm_properties!(crate::device::devices, 128);
     crate::suites::overlap::overlap_properties!(crate::device::devices, 1);
+    crate::suites::post_a::post_a_properties!(crate::device::devices, 256);
     crate::suites::roofs::roofs_properties!(crate::device::devices, 256);
+    crate::suites::rope::rope_properties!(crate::device::devices, 256);
     crate::suites::router::router_properties!(crate::device::devices, 256);
     crate::suites::tensor::tensor_properties!(crate::device::devices, 1);
 

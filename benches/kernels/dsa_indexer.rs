@@ -42,7 +42,7 @@ impl Shape {
     }
 
     fn work(self, bytes_more: usize) -> Work {
-        let bytes = self.sequences() * self.keys * DIM * self.ty.bytes() + bytes_more;
+        let bytes = self.sequences() * self.keys * self.ty.row_bytes(DIM).unwrap() + bytes_more;
         let pairs: usize = (0..self.m).map(|t| self.visible(t)).sum();
         Work { bytes, operations: Some((2 * pairs * HEADS * DIM) as u64), memory: Some(Memory::Read) }
     }
@@ -78,10 +78,10 @@ fn cache(d: &Device, pages: &[u32], few: &[f32], ty: CacheType) -> PagedRows {
     let cpu = Device::cpu(Some(1)).unwrap();
     let mut cache = PagedRows::new(&cpu, pages.len(), DIM, ty).unwrap();
     let n = pages.len() * PAGE_ROWS;
-    let slots: Vec<u32> =
-        (0..n).map(|s| pages[s / PAGE_ROWS] * PAGE_ROWS as u32 + (s % PAGE_ROWS) as u32).collect();
+    let mut rows = RaggedRows::default();
+    rows.push(0, n, pages).unwrap();
     let values = Tensor::from_vec(&cpu, n, DIM, repeated(few, n * DIM)).unwrap();
-    cache.write(&slots, &values).unwrap();
+    cache.write(&rows, &values).unwrap();
     cache.to_device(d).unwrap()
 }
 
@@ -117,7 +117,7 @@ fn shape(bench: &Bench, c: &mut Criterion, shape: Shape) {
     let few = Rng(5).normals(61 * DIM);
     let of_one = keys.div_ceil(PAGE_ROWS);
     let pages: Vec<u32> = (0..(of_one * shape.sequences()) as u32).rev().collect();
-    let bytes = pages.len() * PAGE_ROWS * DIM * ty.bytes();
+    let bytes = pages.len() * PAGE_ROWS * ty.row_bytes(DIM).unwrap();
     let sets = bench.sets(bytes);
     let mut caches = vec![cache(d, &pages, &few, ty)];
     (1..sets).for_each(|_| caches.push(caches[0].to_device(d).unwrap()));
@@ -140,6 +140,7 @@ fn shape(bench: &Bench, c: &mut Criterion, shape: Shape) {
         CacheType::F32 => *v,
         CacheType::Bf16 => half::bf16::from_f32(*v).to_f32(),
         CacheType::F16 => half::f16::from_f32(*v).to_f32(),
+        CacheType::Fp8 | CacheType::Int8 => unreachable!("no kernel was built for them"),
     };
     let few: Vec<f32> = few.iter().map(rounded).collect();
     let begins = |t: usize| if prompt { 0 } else { t * of_one * PAGE_ROWS };

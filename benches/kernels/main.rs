@@ -12,6 +12,7 @@
 mod baselines;
 #[path = "../../tests/suites/blocks.rs"]
 mod blocks;
+mod cache;
 #[path = "../../tests/suites/close.rs"]
 mod close;
 mod data;
@@ -30,8 +31,10 @@ mod moe_blocks;
 mod moe_sort;
 mod moe_sum;
 mod norm;
+mod post_a;
 mod report;
 mod roofs;
+mod rope;
 mod router;
 mod shapes;
 #[cfg(test)]
@@ -177,6 +180,9 @@ fn issued(before: &[(Entry, u64)], after: &[(Entry, u64)]) -> Vec<(Entry, u64)> 
 pub fn run(bench: &Bench, c: &mut Criterion) {
     roofs::benches(bench, c);
     norm::benches(bench, c);
+    rope::benches(bench, c);
+    cache::benches(bench, c);
+    post_a::benches(bench, c);
     router::benches(bench, c);
     mla_attention::benches(bench, c);
     moe::benches(bench, c);

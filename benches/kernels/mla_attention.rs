@@ -75,7 +75,8 @@ impl Case {
             None => self.sequences * self.keys,
         };
         let indices = self.selected.map_or(0, |_| 4 * attended);
-        let bytes = keys * WIDTH * self.ty.bytes() + self.m() * self.heads * (WIDTH + RANK) * 4 + indices;
+        let bytes =
+            keys * self.ty.row_bytes(WIDTH).unwrap() + self.m() * self.heads * (WIDTH + RANK) * 4 + indices;
         let operations = Some((attended * self.heads * 2 * (WIDTH + RANK)) as u64);
         Work { bytes, operations, memory: Some(Memory::Copy) }
     }
@@ -200,6 +201,7 @@ fn compare(name: &str, case: Case, set: &Set, cache: &Cache, q: &[f32], out: &Te
         CacheType::F32 => 1e-4,
         CacheType::F16 => 3e-3,
         CacheType::Bf16 => 2e-2,
+        CacheType::Fp8 | CacheType::Int8 => unreachable!("no kernel was built for them"),
     };
     let m = case.m();
     for t in [0, m / 2, m - 1] {
@@ -306,7 +308,7 @@ fn cases(measured: bool) -> Vec<Case> {
             }
         }
     }
-    all.retain(|case| case.sequences * case.pages() * PAGE_ROWS * WIDTH * case.ty.bytes() <= CACHE);
+    all.retain(|case| case.sequences * case.pages() * PAGE_ROWS * case.ty.row_bytes(WIDTH).unwrap() <= CACHE);
     all
 }
 
@@ -334,7 +336,8 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
             continue;
         };
         // Several sets of small cases lie apart, too.
-        let room = if bench.measured { bench.sets(1) / (WIDTH * ty.bytes() * PAGE_ROWS) } else { 8 };
+        let room =
+            if bench.measured { bench.sets(1) / (ty.row_bytes(WIDTH).unwrap() * PAGE_ROWS) } else { 8 };
         let cache = Cache::new(&bench.device, ty, pages.max(room));
         bench.report.prepared();
         for (group, name, case, kernel) in rows {

@@ -6,6 +6,7 @@
 #ifndef GLM5_PARAMS_H
 #define GLM5_PARAMS_H
 #include "params/blocks.h"
+#include "params/cache.h"
 #include "params/dequantize.h"
 #include "params/dsa_indexer.h"
 #include "params/dsa_topk.h"
@@ -16,10 +17,12 @@
 #include "params/moe_dot.h"
 #include "params/moe_sort.h"
 #include "params/norm.h"
+#include "params/post_a.h"
 #include "params/quantize.h"
 #include "params/ragged.h"
 #include "params/repack.h"
 #include "params/roofs.h"
+#include "params/rope.h"
 #include "params/router.h"
 #include "params/swiglu.h"
 #include "params/tiles.h"

@@ -41,7 +41,7 @@ fn precision() -> impl TypedValueParser<Value = Precision> {
 }
 
 fn cache_type() -> impl TypedValueParser<Value = CacheType> {
-    PossibleValuesParser::new(["f32", "bf16", "f16"]).try_map(|name| name.parse::<CacheType>())
+    PossibleValuesParser::new(["f32", "bf16", "f16", "fp8"]).try_map(|name| name.parse::<CacheType>())
 }
 
 /// Which file.

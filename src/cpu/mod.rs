@@ -11,6 +11,7 @@ pub(crate) mod mla_attention;
 pub(crate) mod moe;
 pub(crate) mod moe_sort;
 pub(crate) mod norm;
+pub(crate) mod post_a;
 mod rect;
 pub(crate) mod rope;
 pub(crate) mod router;

@@ -56,7 +56,7 @@ impl<'a> Scorer<'a> {
         let problem = problem.on(gpu.properties());
         holds("indexer", q, rows.len() * heads * dim)?;
         holds("indexer", w, rows.len() * heads)?;
-        holds("indexer", bytes, keys.slots() * dim * keys.ty().bytes())?;
+        holds("indexer", bytes, keys.slots() * keys.ty().row_bytes(dim)?)?;
         let batch = rows.on_gpu(&gpu)?;
         Ok(Scorer { gpu, q, w, keys: bytes, batch, scale, problem })
     }

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod buffer;
+pub(crate) mod cache;
 pub(crate) mod dequantize;
 #[cfg(feature = "cuda")]
 pub mod driver;
@@ -25,7 +26,9 @@ pub(crate) mod moe_sort;
 pub(crate) mod moe_sum;
 pub(crate) mod norm;
 mod order;
+pub(crate) mod post_a;
 pub mod roofs;
+pub(crate) mod rope;
 pub(crate) mod router;
 pub mod runtime;
 mod turns;

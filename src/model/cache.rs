@@ -44,10 +44,11 @@ impl Cache {
             let available = (u32::MAX as usize / PAGE_ROWS * PAGE_ROWS) as u64;
             return Err(Error::Capacity { what: "cache tokens".into(), needed: tokens as u64, available });
         };
-        let rows = |width| PagedRows::new(device, pages, width, ty);
-        let latent = config.indexers.iter().map(|_| rows(config.latent_width())).collect::<Result<_>>()?;
+        let rows = |width, ty| PagedRows::new(device, pages, width, ty);
+        let latent =
+            config.indexers.iter().map(|_| rows(config.latent_width(), ty)).collect::<Result<_>>()?;
         let index = config.indexers.iter().map(|kind| match kind {
-            IndexerKind::Full => rows(config.index_head_dim).map(Some),
+            IndexerKind::Full => rows(config.index_head_dim, ty.of_keys()).map(Some),
             IndexerKind::Shared => Ok(None),
         });
         Ok(Cache {
@@ -70,7 +71,7 @@ impl Cache {
         self.free.len() * PAGE_ROWS
     }
 
-    /// Element type.
+    /// Type of the latent rows; keys of the indexer have that of [`CacheType::of_keys`].
     pub fn ty(&self) -> CacheType {
         self.latent.first().map_or(CacheType::F32, PagedRows::ty)
     }

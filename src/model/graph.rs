@@ -19,10 +19,11 @@ use crate::ops::linear::{head_linear, linear, linear_many};
 use crate::ops::logits::logits;
 use crate::ops::mla_attention::{MlaConfig, mla_attention};
 use crate::ops::moe::moe;
-use crate::ops::norm::{add_rms_norm, layer_norm, rms_norm, rms_norm_cols};
-use crate::ops::rope::{rope, rope_angles, rope_into};
+use crate::ops::norm::{add_rms_norm, rms_norm};
+use crate::ops::post_a::{IndexKeys, PostA, post_a};
+use crate::ops::rope::{rope_angles, rope_into, rope_queries};
 use crate::ops::router::{Routing, router};
-use crate::tensor::{CacheType, Device, Heads, Precision, RaggedRows, Tensor};
+use crate::tensor::{CacheType, Device, Heads, PagedRows, Precision, RaggedRows, Tensor};
 
 /// Tokens computed at a time: bounds the workspace, fills the GEMM tiles.
 const STEP_TOKENS: usize = 512;
@@ -121,10 +122,12 @@ impl Model {
         &mut self.counters
     }
 
-    /// A cache for `tokens` tokens, over all sequences and rounded up to whole pages.
+    /// A cache for `tokens` tokens, over all sequences and rounded up to whole pages. `ty` is that of latent rows; beside
+    /// [`CacheType::Fp8`] keys of the indexer are [`CacheType::Int8`].
     ///
     /// # Errors
-    /// [`Error::Argument`] for none, [`Error::Capacity`] for more than can be addressed.
+    /// [`Error::Argument`] for none, [`Error::Capacity`] for more than can be addressed, [`Error::Unsupported`] if rows of this model cannot
+    /// be of the type.
     pub fn new_cache(&self, tokens: usize, ty: CacheType) -> Result<Cache> {
         Cache::new(&self.config, &self.device, tokens, ty)
     }
@@ -202,7 +205,7 @@ impl Model {
 
     /// All layers for the rows in the workspace.
     fn step(&mut self, cache: &mut Cache, observer: &mut dyn Observer) -> Result<()> {
-        let Model { config: c, weights, workspace: ws, counters, options, .. } = self;
+        let Model { config: c, weights, workspace: ws, counters, options, device, .. } = self;
         let precision = options.precision;
         let eps = c.rms_norm_eps;
         ws.resize(cache.capacity())?;
@@ -212,27 +215,27 @@ impl Model {
 
         embedding(&weights.token_embd, &ws.tokens, &mut ws.x)?;
         observer.see(Event::Embedding(&ws.x));
-        rope_angles(c.rope_theta, ws.rows.positions(), &mut ws.angles)?;
+        ws.rows.upload(device)?;
+        rope_angles(c.rope_theta, &ws.rows, &mut ws.angles)?;
         let norms_after = weights.layers.iter().skip(1).map(|l| &l.attn_norm).chain([&weights.output_norm]);
         rms_norm(&ws.x, &weights.layers[0].attn_norm, eps, &mut ws.h)?;
         for (i, (layer, norm_after)) in weights.layers.iter().zip(norms_after).enumerate() {
-            attention_input(c, layer, ws, precision, sparse || observer.wants_indexer())?;
-            cache.latent[i].write(ws.rows.slots(), &ws.kv)?;
-            if let (Some(_), Some(keys)) = (&layer.indexer, &mut cache.index[i]) {
-                keys.write(ws.rows.slots(), &ws.k_idx)?;
-                if sparse || observer.wants_indexer() {
-                    let scale = c.index_scale();
-                    let scratch = &mut ws.indexer_scratch;
-                    indexer_select(&ws.q_idx, &ws.w_idx, keys, &ws.rows, scale, scratch, &mut ws.selection)?;
-                    observer.see(Event::Indexer {
-                        layer: i,
-                        q: &ws.q_idx,
-                        w: &ws.w_idx,
-                        keys,
-                        rows: &ws.rows,
-                        selection: &ws.selection,
-                    });
-                }
+            let caches = (&mut cache.latent[i], cache.index[i].as_mut());
+            attention_input(c, layer, ws, caches, precision, sparse || observer.wants_indexer())?;
+            if let (Some(_), Some(keys)) = (&layer.indexer, &cache.index[i])
+                && (sparse || observer.wants_indexer())
+            {
+                let scale = c.index_scale();
+                let scratch = &mut ws.indexer_scratch;
+                indexer_select(&ws.q_idx, &ws.w_idx, keys, &ws.rows, scale, scratch, &mut ws.selection)?;
+                observer.see(Event::Indexer {
+                    layer: i,
+                    q: &ws.q_idx,
+                    w: &ws.w_idx,
+                    keys,
+                    rows: &ws.rows,
+                    selection: &ws.selection,
+                });
             }
             let selected = sparse.then_some(&ws.selection);
             mla_attention(&ws.q_abs, &cache.latent[i], &ws.rows, selected, &ws.mla, &mut ws.u)?;
@@ -274,12 +277,13 @@ impl Model {
     }
 }
 
-/// From the normed stream `h` to what attention needs: absorbed and rotated queries in `q_abs`, the latent row in `kv`; on
-/// full layers the indexer's key in `k_idx` and, `with_queries`, its queries and weights in `q_idx` and `w_idx`.
+/// From the normed stream `h` to what attention needs: absorbed and rotated queries in `q_abs`, latent rows and, on full layers, the
+/// indexer's keys in their caches; `with_queries` the indexer's queries and weights in `q_idx` and `w_idx`.
 fn attention_input(
     c: &Config,
     layer: &Layer,
     ws: &mut Workspace,
+    (latent, keys): (&mut PagedRows, Option<&mut PagedRows>),
     precision: Precision,
     with_queries: bool,
 ) -> Result<()> {
@@ -287,31 +291,46 @@ fn attention_input(
     let queries = layer.indexer.as_ref().filter(|_| with_queries);
     match (&layer.indexer, queries) {
         (_, Some(Indexer { k, proj, .. })) => {
-            let outs = &mut [&mut ws.qr, &mut ws.kv, &mut ws.k_idx, &mut ws.w_idx];
+            let outs = &mut [&mut ws.q_a, &mut ws.kv, &mut ws.k_idx, &mut ws.w_idx];
             linear_many(&[q_a, kv_a, k, proj], &ws.h, outs, precision)?;
         }
         (Some(Indexer { k, .. }), None) => {
-            let outs = &mut [&mut ws.qr, &mut ws.kv, &mut ws.k_idx];
+            let outs = &mut [&mut ws.q_a, &mut ws.kv, &mut ws.k_idx];
             linear_many(&[q_a, kv_a, k], &ws.h, outs, precision)?;
         }
-        (None, _) => linear_many(&[q_a, kv_a], &ws.h, &mut [&mut ws.qr, &mut ws.kv], precision)?,
+        (None, _) => linear_many(&[q_a, kv_a], &ws.h, &mut [&mut ws.q_a, &mut ws.kv], precision)?,
     }
-    rms_norm_cols(&mut ws.qr, 0..c.q_lora_rank, &layer.q_a_norm, c.rms_norm_eps)?;
-    rms_norm_cols(&mut ws.kv, 0..c.kv_lora_rank, &layer.kv_a_norm, c.rms_norm_eps)?;
-    rope(&mut ws.kv, Heads::one(c.kv_lora_rank, c.qk_rope_head_dim), &ws.angles)?;
-    if let Some(indexer) = &layer.indexer {
-        layer_norm(&mut ws.k_idx, &indexer.k_norm, &indexer.k_norm_bias, INDEX_NORM_EPS)?;
-        rope(&mut ws.k_idx, Heads::one(0, c.qk_rope_head_dim), &ws.angles)?;
-    }
+    let input = PostA {
+        q_a: &ws.q_a,
+        q_norm: &layer.q_a_norm,
+        kv_a: &ws.kv,
+        kv_norm: &layer.kv_a_norm,
+        eps: c.rms_norm_eps,
+        angles: &ws.angles,
+        rows: &ws.rows,
+    };
+    let index = layer.indexer.as_ref().zip(keys).map(|(indexer, cache)| IndexKeys {
+        x: &ws.k_idx,
+        norm: &indexer.k_norm,
+        bias: &indexer.k_norm_bias,
+        eps: INDEX_NORM_EPS,
+        cache,
+    });
+    post_a(&input, Some(&mut ws.qr), None, latent, index)?;
     match queries {
         Some(indexer) => {
-            linear_many(&[q_b, &indexer.q_b], &ws.qr, &mut [&mut ws.q, &mut ws.q_idx], precision)?;
-            rope(&mut ws.q_idx, ws.index_rope_heads, &ws.angles)?;
+            linear_many(&[q_b, &indexer.q_b], &ws.qr, &mut [&mut ws.q, &mut ws.q_idx], precision)?
         }
         None => linear(q_b, &ws.qr, &mut ws.q, precision)?,
     }
     head_linear(k_b, &ws.q, ws.nope_heads, &mut ws.q_abs, ws.absorbed_heads, precision)?;
-    rope_into(&ws.q, ws.pe_heads, &ws.angles, &mut ws.q_abs, ws.absorbed_pe_heads)
+    let (from, to) = (ws.pe_heads, ws.absorbed_pe_heads);
+    match queries {
+        Some(_) => {
+            rope_queries(&ws.q, from, &ws.angles, &mut ws.q_abs, to, &mut ws.q_idx, ws.index_rope_heads)
+        }
+        None => rope_into(&ws.q, from, &ws.angles, &mut ws.q_abs, to),
+    }
 }
 
 fn count(
@@ -362,6 +381,8 @@ struct Workspace {
     /// Output of a block.
     r: Tensor,
     angles: Tensor,
+    /// Latent queries, and the same normed.
+    q_a: Tensor,
     qr: Tensor,
     kv: Tensor,
     q: Tensor,
@@ -401,6 +422,7 @@ impl Workspace {
             h: tensor(c.hidden_size)?,
             r: tensor(c.hidden_size)?,
             angles: tensor(pe)?,
+            q_a: tensor(c.q_lora_rank)?,
             qr: tensor(c.q_lora_rank)?,
             kv: tensor(latent)?,
             q: tensor(n * qk)?,
@@ -445,8 +467,10 @@ impl Workspace {
     /// Gives all intermediate results the rows of the step; a selection only if the cache can hold more than it selects.
     fn resize(&mut self, capacity: usize) -> Result<()> {
         let m = self.tokens.len();
-        let Workspace { x, h, r, angles, qr, kv, q, q_abs, u, o, k_idx, w_idx, q_idx, selection, .. } = self;
-        for t in [x, h, r, angles, qr, kv, q, q_abs, u, o, k_idx, w_idx, q_idx] {
+        let Workspace {
+            x, h, r, angles, q_a, qr, kv, q, q_abs, u, o, k_idx, w_idx, q_idx, selection, ..
+        } = self;
+        for t in [x, h, r, angles, q_a, qr, kv, q, q_abs, u, o, k_idx, w_idx, q_idx] {
             t.resize(m)?;
         }
         if capacity > selection.k() { selection.resize(m) } else { Ok(()) }

@@ -9,7 +9,6 @@ use super::config::{Config, IndexerKind};
 use super::weights;
 use crate::error::Result;
 use crate::gguf::{Gguf, LedgerReport, Shard};
-use crate::tensor::CacheType;
 
 /// Result of reading the headers: hyperparameters, the settled ledger, sizes. Prints as a short text, serializes to JSON.
 #[derive(Debug, Clone, Serialize)]
@@ -67,8 +66,8 @@ impl LoadReport {
             variant: variant(&config),
             indexer_pattern: config.indexers.iter().map(letter).collect(),
             cache_bytes_per_token: CacheBytes {
-                f32: config.cache_bytes_per_token(CacheType::F32.bytes()),
-                bf16: config.cache_bytes_per_token(CacheType::Bf16.bytes()),
+                f32: config.cache_bytes_per_token(size_of::<f32>()),
+                bf16: config.cache_bytes_per_token(size_of::<half::bf16>()),
             },
             config,
             ledger,

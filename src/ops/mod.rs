@@ -10,6 +10,7 @@
 //! | [`linear`] | `y = W x` for any weight type; several matrices on one input; one matrix per head |
 //! | [`norm`] | RMSNorm, residual add + RMSNorm, with int8 activations; LayerNorm |
 //! | [`rope`] | interleaved rotary embedding |
+//! | [`post_a`] | what follows the first projections of attention: norms, rotation of keys, rows of the caches |
 //! | [`ffn`] | SwiGLU feed-forward |
 //! | [`router`], [`moe`] | expert selection; routed and shared experts |
 //! | [`moe_sort`], [`moe_sum`] | the pairs of token and expert sorted by expert, in tiles; the weighted sum of their rows |
@@ -29,6 +30,7 @@ pub mod moe;
 pub mod moe_sort;
 pub mod moe_sum;
 pub mod norm;
+pub mod post_a;
 pub mod rope;
 pub mod router;
 

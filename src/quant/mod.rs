@@ -5,6 +5,7 @@
 
 pub mod activations;
 pub mod block;
+pub(crate) mod cache_rows;
 pub(crate) mod dequantize;
 pub mod ggml_type;
 mod grids;

@@ -1,5 +1,59 @@
 // Generated from cuda/include/params.h by `tools/regen-bindings.sh`. Do not edit.
 
+#[doc = " Row t sees the keys 0 to `positions[t]` of its sequence. Key s lies in slot `tables[table_starts[t] + s / PAGE_ROWS] * PAGE_ROWS +\n  s % PAGE_ROWS` of a cache. Rows of a sequence are neighbours, by rising position."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ragged_rows {
+    #[doc = " `[m]`"]
+    pub positions: *const u32,
+    #[doc = " `[m]`: where the row's own key lies."]
+    pub slots: *const u32,
+    #[doc = " `[m]`"]
+    pub table_starts: *const u32,
+    #[doc = " Numbers of pages, of all sequences."]
+    pub tables: *const u32,
+    #[doc = " Rows."]
+    pub m: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ragged_rows"][::core::mem::size_of::<ragged_rows>() - 40usize];
+    ["Alignment of ragged_rows"][::core::mem::align_of::<ragged_rows>() - 8usize];
+    ["Offset of field: ragged_rows::positions"][::core::mem::offset_of!(ragged_rows, positions) - 0usize];
+    ["Offset of field: ragged_rows::slots"][::core::mem::offset_of!(ragged_rows, slots) - 8usize];
+    ["Offset of field: ragged_rows::table_starts"]
+        [::core::mem::offset_of!(ragged_rows, table_starts) - 16usize];
+    ["Offset of field: ragged_rows::tables"][::core::mem::offset_of!(ragged_rows, tables) - 24usize];
+    ["Offset of field: ragged_rows::m"][::core::mem::offset_of!(ragged_rows, m) - 32usize];
+};
+#[doc = " Rows to slots of a paged cache."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct cache_write_params {
+    #[doc = " `[m, width]`, aligned to 16."]
+    pub x: *const f32,
+    #[doc = " `[m]`, each slot once: where in `cache` a row goes."]
+    pub slots: *const u32,
+    #[doc = " Rows of the type."]
+    pub cache: *mut ::core::ffi::c_void,
+    #[doc = " Rows."]
+    pub m: u32,
+    #[doc = " Values of a row; in fp8 some times 128, and 64; in int8 128."]
+    pub width: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of cache_write_params"][::core::mem::size_of::<cache_write_params>() - 32usize];
+    ["Alignment of cache_write_params"][::core::mem::align_of::<cache_write_params>() - 8usize];
+    ["Offset of field: cache_write_params::x"][::core::mem::offset_of!(cache_write_params, x) - 0usize];
+    ["Offset of field: cache_write_params::slots"]
+        [::core::mem::offset_of!(cache_write_params, slots) - 8usize];
+    ["Offset of field: cache_write_params::cache"]
+        [::core::mem::offset_of!(cache_write_params, cache) - 16usize];
+    ["Offset of field: cache_write_params::m"][::core::mem::offset_of!(cache_write_params, m) - 24usize];
+    ["Offset of field: cache_write_params::width"]
+        [::core::mem::offset_of!(cache_write_params, width) - 28usize];
+};
 #[doc = " Values of a run of blocks."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -51,32 +105,6 @@ const _: () = {
     ["Offset of field: embed_params::out"][::core::mem::offset_of!(embed_params, out) - 16usize];
     ["Offset of field: embed_params::vocab"][::core::mem::offset_of!(embed_params, vocab) - 24usize];
     ["Offset of field: embed_params::hidden"][::core::mem::offset_of!(embed_params, hidden) - 28usize];
-};
-#[doc = " Row t sees the keys 0 to positions[t] of its sequence. Key s lies in slot `tables[table_starts[t] + s / PAGE_ROWS] * PAGE_ROWS +\n  s % PAGE_ROWS` of a cache. Rows of a sequence are neighbours, by rising position."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ragged_rows {
-    #[doc = " `[m]`"]
-    pub positions: *const u32,
-    #[doc = " `[m]`: where the row's own key lies."]
-    pub slots: *const u32,
-    #[doc = " `[m]`"]
-    pub table_starts: *const u32,
-    #[doc = " Numbers of pages, of all sequences."]
-    pub tables: *const u32,
-    #[doc = " Rows."]
-    pub m: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ragged_rows"][::core::mem::size_of::<ragged_rows>() - 40usize];
-    ["Alignment of ragged_rows"][::core::mem::align_of::<ragged_rows>() - 8usize];
-    ["Offset of field: ragged_rows::positions"][::core::mem::offset_of!(ragged_rows, positions) - 0usize];
-    ["Offset of field: ragged_rows::slots"][::core::mem::offset_of!(ragged_rows, slots) - 8usize];
-    ["Offset of field: ragged_rows::table_starts"]
-        [::core::mem::offset_of!(ragged_rows, table_starts) - 16usize];
-    ["Offset of field: ragged_rows::tables"][::core::mem::offset_of!(ragged_rows, tables) - 24usize];
-    ["Offset of field: ragged_rows::m"][::core::mem::offset_of!(ragged_rows, m) - 32usize];
 };
 #[doc = " Scores of the lightning indexer, of rows `first` to `first + m` of a batch."]
 #[repr(C)]
@@ -1029,6 +1057,92 @@ const _: () = {
     ["Offset of field: layer_norm_params::n"][::core::mem::offset_of!(layer_norm_params, n) - 24usize];
     ["Offset of field: layer_norm_params::eps"][::core::mem::offset_of!(layer_norm_params, eps) - 28usize];
 };
+#[doc = " What stands between the first projections of attention and what takes their results. Widths are multiples of 4, arrays aligned to 16."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct post_a_params {
+    #[doc = " `[m, q_cols]`"]
+    pub q: *const f32,
+    #[doc = " `[q_cols]`"]
+    pub q_norm: *const f32,
+    #[doc = " `[m, q_cols]`: `q` normed; may be null."]
+    pub y: *mut f32,
+    #[doc = " The same in tiles, as `quantize` or `quantize_f16` makes them, `[q_cols / 256, m / 8]`, both rounded up; may be null."]
+    pub tiles: *mut ::core::ffi::c_void,
+    #[doc = " `[m, latent + rope]`"]
+    pub kv: *const f32,
+    #[doc = " `[latent]`"]
+    pub kv_norm: *const f32,
+    #[doc = " `[m, key_cols]`, may be null: then the next three are not used."]
+    pub key: *const f32,
+    #[doc = " `[key_cols]`"]
+    pub key_norm: *const f32,
+    #[doc = " `[key_cols]`"]
+    pub key_bias: *const f32,
+    #[doc = " Rows of `key_cols` values."]
+    pub key_cache: *mut ::core::ffi::c_void,
+    #[doc = " Rows of `latent + rope` values."]
+    pub latent_cache: *mut ::core::ffi::c_void,
+    #[doc = " `[m, rope / 2]` cosines and sines."]
+    pub angles: *const f32,
+    #[doc = " `[m]`, each slot once: where in the caches a row goes."]
+    pub slots: *const u32,
+    #[doc = " Rows."]
+    pub m: u32,
+    #[doc = " Rows of `q` that blocks of threads are there for: `m`, with tiles rounded up to whole ones."]
+    pub q_rows: u32,
+    #[doc = " At most 2048; with tiles a multiple of 32."]
+    pub q_cols: u32,
+    #[doc = " At most 512."]
+    pub latent: u32,
+    #[doc = " Rotated values of a latent row and of a key, at most 128."]
+    pub rope: u32,
+    #[doc = " At most 128, at least `rope`."]
+    pub key_cols: u32,
+    #[doc = " Whether tiles are tile_act_f16 (else tile_act)."]
+    pub f16_tiles: u32,
+    #[doc = " CACHE_F32 and so on. In fp8 `latent` is a multiple of 128 and `rope` 64."]
+    pub latent_type: u32,
+    #[doc = " The same of the keys. In int8 they have 128 values."]
+    pub key_type: u32,
+    #[doc = " Added to the mean of the squares."]
+    pub eps: f32,
+    #[doc = " Added to the variance of a key."]
+    pub key_eps: f32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of post_a_params"][::core::mem::size_of::<post_a_params>() - 152usize];
+    ["Alignment of post_a_params"][::core::mem::align_of::<post_a_params>() - 8usize];
+    ["Offset of field: post_a_params::q"][::core::mem::offset_of!(post_a_params, q) - 0usize];
+    ["Offset of field: post_a_params::q_norm"][::core::mem::offset_of!(post_a_params, q_norm) - 8usize];
+    ["Offset of field: post_a_params::y"][::core::mem::offset_of!(post_a_params, y) - 16usize];
+    ["Offset of field: post_a_params::tiles"][::core::mem::offset_of!(post_a_params, tiles) - 24usize];
+    ["Offset of field: post_a_params::kv"][::core::mem::offset_of!(post_a_params, kv) - 32usize];
+    ["Offset of field: post_a_params::kv_norm"][::core::mem::offset_of!(post_a_params, kv_norm) - 40usize];
+    ["Offset of field: post_a_params::key"][::core::mem::offset_of!(post_a_params, key) - 48usize];
+    ["Offset of field: post_a_params::key_norm"][::core::mem::offset_of!(post_a_params, key_norm) - 56usize];
+    ["Offset of field: post_a_params::key_bias"][::core::mem::offset_of!(post_a_params, key_bias) - 64usize];
+    ["Offset of field: post_a_params::key_cache"]
+        [::core::mem::offset_of!(post_a_params, key_cache) - 72usize];
+    ["Offset of field: post_a_params::latent_cache"]
+        [::core::mem::offset_of!(post_a_params, latent_cache) - 80usize];
+    ["Offset of field: post_a_params::angles"][::core::mem::offset_of!(post_a_params, angles) - 88usize];
+    ["Offset of field: post_a_params::slots"][::core::mem::offset_of!(post_a_params, slots) - 96usize];
+    ["Offset of field: post_a_params::m"][::core::mem::offset_of!(post_a_params, m) - 104usize];
+    ["Offset of field: post_a_params::q_rows"][::core::mem::offset_of!(post_a_params, q_rows) - 108usize];
+    ["Offset of field: post_a_params::q_cols"][::core::mem::offset_of!(post_a_params, q_cols) - 112usize];
+    ["Offset of field: post_a_params::latent"][::core::mem::offset_of!(post_a_params, latent) - 116usize];
+    ["Offset of field: post_a_params::rope"][::core::mem::offset_of!(post_a_params, rope) - 120usize];
+    ["Offset of field: post_a_params::key_cols"][::core::mem::offset_of!(post_a_params, key_cols) - 124usize];
+    ["Offset of field: post_a_params::f16_tiles"]
+        [::core::mem::offset_of!(post_a_params, f16_tiles) - 128usize];
+    ["Offset of field: post_a_params::latent_type"]
+        [::core::mem::offset_of!(post_a_params, latent_type) - 132usize];
+    ["Offset of field: post_a_params::key_type"][::core::mem::offset_of!(post_a_params, key_type) - 136usize];
+    ["Offset of field: post_a_params::eps"][::core::mem::offset_of!(post_a_params, eps) - 140usize];
+    ["Offset of field: post_a_params::key_eps"][::core::mem::offset_of!(post_a_params, key_eps) - 144usize];
+};
 #[doc = " Rows to int8 tiles."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1197,6 +1311,88 @@ const _: () = {
     ["Offset of field: mma_params::b"][::core::mem::offset_of!(mma_params, b) - 8usize];
     ["Offset of field: mma_params::d"][::core::mem::offset_of!(mma_params, d) - 16usize];
     ["Offset of field: mma_params::steps"][::core::mem::offset_of!(mma_params, steps) - 24usize];
+};
+#[doc = " Cosine and sine of the angle of each pair at each position."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct rope_angles_params {
+    #[doc = " `[m]`"]
+    pub positions: *const u32,
+    #[doc = " `[m, pairs]` cosines and sines."]
+    pub angles: *mut f32,
+    #[doc = " What each pair turns from one position to the next, in quarters of a turn, at most 1."]
+    pub quarters: [f64; 64usize],
+    #[doc = " Rows."]
+    pub m: u32,
+    #[doc = " Pairs of a row."]
+    pub pairs: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of rope_angles_params"][::core::mem::size_of::<rope_angles_params>() - 536usize];
+    ["Alignment of rope_angles_params"][::core::mem::align_of::<rope_angles_params>() - 8usize];
+    ["Offset of field: rope_angles_params::positions"]
+        [::core::mem::offset_of!(rope_angles_params, positions) - 0usize];
+    ["Offset of field: rope_angles_params::angles"]
+        [::core::mem::offset_of!(rope_angles_params, angles) - 8usize];
+    ["Offset of field: rope_angles_params::quarters"]
+        [::core::mem::offset_of!(rope_angles_params, quarters) - 16usize];
+    ["Offset of field: rope_angles_params::m"][::core::mem::offset_of!(rope_angles_params, m) - 528usize];
+    ["Offset of field: rope_angles_params::pairs"]
+        [::core::mem::offset_of!(rope_angles_params, pairs) - 532usize];
+};
+#[doc = " Heads of rows. Of `x` and `y` what is given is the first rotated value of the first head."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct rope_part {
+    #[doc = " f32"]
+    pub x: *const f32,
+    #[doc = " f32, may be `x` if the strides are the same."]
+    pub y: *mut f32,
+    #[doc = " Values from row to row of `x`."]
+    pub x_stride: u64,
+    #[doc = " Values from row to row of `y`."]
+    pub y_stride: u64,
+    #[doc = " Values from head to head of `x`."]
+    pub x_head: u32,
+    #[doc = " Values from head to head of `y`."]
+    pub y_head: u32,
+    #[doc = " Heads, may be 0: then nothing else is used."]
+    pub heads: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of rope_part"][::core::mem::size_of::<rope_part>() - 48usize];
+    ["Alignment of rope_part"][::core::mem::align_of::<rope_part>() - 8usize];
+    ["Offset of field: rope_part::x"][::core::mem::offset_of!(rope_part, x) - 0usize];
+    ["Offset of field: rope_part::y"][::core::mem::offset_of!(rope_part, y) - 8usize];
+    ["Offset of field: rope_part::x_stride"][::core::mem::offset_of!(rope_part, x_stride) - 16usize];
+    ["Offset of field: rope_part::y_stride"][::core::mem::offset_of!(rope_part, y_stride) - 24usize];
+    ["Offset of field: rope_part::x_head"][::core::mem::offset_of!(rope_part, x_head) - 32usize];
+    ["Offset of field: rope_part::y_head"][::core::mem::offset_of!(rope_part, y_head) - 36usize];
+    ["Offset of field: rope_part::heads"][::core::mem::offset_of!(rope_part, heads) - 40usize];
+};
+#[doc = " Rotates pairs of neighbouring values of all heads of two kinds. Where four values are loaded at once everything is a multiple of 4."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct rope_params {
+    #[doc = " `[m, pairs]` cosines and sines."]
+    pub angles: *const f32,
+    #[doc = " Both kinds."]
+    pub parts: [rope_part; 2usize],
+    #[doc = " Rows."]
+    pub m: u32,
+    #[doc = " Pairs of a head."]
+    pub pairs: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of rope_params"][::core::mem::size_of::<rope_params>() - 112usize];
+    ["Alignment of rope_params"][::core::mem::align_of::<rope_params>() - 8usize];
+    ["Offset of field: rope_params::angles"][::core::mem::offset_of!(rope_params, angles) - 0usize];
+    ["Offset of field: rope_params::parts"][::core::mem::offset_of!(rope_params, parts) - 8usize];
+    ["Offset of field: rope_params::m"][::core::mem::offset_of!(rope_params, m) - 104usize];
+    ["Offset of field: rope_params::pairs"][::core::mem::offset_of!(rope_params, pairs) - 108usize];
 };
 #[doc = " Of all experts together."]
 pub const GATING_SOFTMAX: router_gating = 0;

@@ -51,6 +51,7 @@ fn text_is_the_books_to_the_byte() {
         &["--threads", "3"],
         &["--cache-type", "bf16"],
         &["--cache-type", "f16"],
+        &["--cache-type", "fp8"],
         &["--precision", "fast"],
         &["--context", "300"],
         &["--top-k", "1", "--temperature", "2"],

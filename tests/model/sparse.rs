@@ -141,14 +141,14 @@ proptest! {
     }
 }
 
-/// bf16 has 8 bits of precision, f16 11: what that costs on 400 tokens, most of them beyond top-k.
+/// bf16 has 8 bits of precision, f16 11, fp8 4, with keys of the indexer in int8: what that costs on 400 tokens, most of them beyond top-k.
 #[test]
-fn half_precision_caches_are_close() {
+fn narrow_caches_are_close() {
     for name in MODELS {
         let text = common::prompt(name, "p2");
         let mut model = common::open(name);
         let exact = common::one_shot(&mut model, &text);
-        for (ty, bound) in [(CacheType::Bf16, 8e-3), (CacheType::F16, 1e-3)] {
+        for (ty, bound) in [(CacheType::Bf16, 8e-3), (CacheType::F16, 1e-3), (CacheType::Fp8, 4e-2)] {
             let mut cache = model.new_cache(text.len(), ty).unwrap();
             assert_eq!(cache.ty(), ty);
             let seq = cache.new_sequence();

@@ -52,6 +52,7 @@ macro_rules! properties {
 }
 pub(crate) use properties;
 
+pub mod cache;
 pub mod dequantize;
 pub mod dsa_indexer;
 pub mod dsa_topk;
@@ -70,6 +71,7 @@ pub mod moe_sum;
 pub mod moe_tiled;
 pub mod norm;
 pub mod overlap;
+pub mod post_a;
 pub mod roofs;
 pub mod rope;
 pub mod router;

@@ -4,7 +4,6 @@ use std::sync::LazyLock;
 
 use glm5::Result;
 use glm5::tensor::{CacheType, Device, PAGE_ROWS, PagedRows, RaggedRows};
-use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::blocks::Rng;
@@ -25,7 +24,7 @@ pub fn any_sequences(most: usize) -> impl Strategy<Value = Vec<Sequence>> {
     prop::collection::vec(sequence, 1..=most)
 }
 
-/// Any type of cache.
+/// Any type of cache that rounds values one by one.
 pub fn any_cache_type() -> impl Strategy<Value = CacheType> {
     prop::sample::select(vec![CacheType::F32, CacheType::Bf16, CacheType::F16])
 }
@@ -140,10 +139,5 @@ impl Batch {
 }
 
 fn rounded(ty: CacheType, values: &[f32]) -> Vec<f32> {
-    let round = |v: &f32| match ty {
-        CacheType::F32 => *v,
-        CacheType::Bf16 => bf16::from_f32(*v).to_f32(),
-        CacheType::F16 => f16::from_f32(*v).to_f32(),
-    };
-    values.iter().map(round).collect()
+    values.iter().map(|v| super::cache::rounded(ty, *v)).collect()
 }

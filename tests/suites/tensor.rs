@@ -1,7 +1,7 @@
 //! Tensors, matrices and cache pages: what is put on a device comes back, and growing keeps what was there.
 
 use glm5::quant::{GgmlType, SharedBytes, Weight};
-use glm5::tensor::{CacheType, Device, Matrix, PAGE_ROWS, PagedRows, Tensor};
+use glm5::tensor::{CacheType, Device, Matrix, PAGE_ROWS, PagedRows, RaggedRows, Tensor};
 
 use super::blocks::Rng;
 use super::inputs::{host, tensor};
@@ -33,12 +33,21 @@ pub fn values_come_back(devices: &[Device]) {
 /// From the host, within a device, and back: the same rows.
 pub fn caches_go_to_other_devices(devices: &[Device]) {
     let cpu = Device::cpu(Some(1)).unwrap();
-    for (d, ty) in
-        devices.iter().flat_map(|d| [CacheType::F32, CacheType::Bf16, CacheType::F16].map(|ty| (d, ty)))
-    {
-        let mut cache = PagedRows::new(&cpu, 2, 3, ty).unwrap();
+    let types = [
+        (CacheType::F32, 3),
+        (CacheType::Bf16, 3),
+        (CacheType::F16, 3),
+        (CacheType::Fp8, 576),
+        (CacheType::Int8, 128),
+    ];
+    for (d, (ty, width)) in devices.iter().flat_map(|d| types.map(|ty| (d, ty))) {
+        let mut cache = PagedRows::new(&cpu, 2, width, ty).unwrap();
         let slots = [0, 63, 64, 127];
-        cache.write(&slots, &tensor(&cpu, 3, &Rng(2).normals(12))).unwrap();
+        let mut rows = RaggedRows::default();
+        for slot in slots {
+            rows.push(slot as usize % PAGE_ROWS, 1, &[slot / PAGE_ROWS as u32]).unwrap();
+        }
+        cache.write(&rows, &tensor(&cpu, width, &Rng(2).normals(4 * width))).unwrap();
         let there = cache.to_device(d).unwrap().to_device(d).unwrap();
         let back = there.to_device(&cpu).unwrap();
         assert_eq!((there.ty(), there.slots(), back.slots()), (ty, 128, 128));
@@ -67,7 +76,7 @@ pub fn growing_keeps_values_and_adds_zeros(devices: &[Device]) {
     }
 }
 
-/// A page copied is a page of zeros here: nothing writes rows on every device yet.
+/// A page copied is a page of zeros here; the suite of caches copies what was written.
 pub fn pages_are_copied(devices: &[Device]) {
     for d in devices {
         for ty in [CacheType::F32, CacheType::Bf16, CacheType::F16] {

@@ -19,6 +19,7 @@ mod emu {
         vec![vec![device]]
     }
 
+    crate::suites::cache::cache_properties!(crate::emu::devices, 24);
     crate::suites::dequantize::dequantize_properties!(crate::emu::devices, 48);
     crate::suites::dsa_indexer::dsa_indexer_properties!(crate::emu::devices, 16);
     crate::suites::dsa_topk::dsa_topk_properties!(crate::emu::devices, 48);
@@ -36,7 +37,9 @@ mod emu {
     crate::suites::norm::norm_properties!(crate::emu::devices, 24);
     crate::suites::overlap::overlap_properties!(crate::emu::devices, 1);
     crate::suites::memory::memory_properties!(crate::emu::devices, 1);
+    crate::suites::post_a::post_a_properties!(crate::emu::devices, 8);
     crate::suites::roofs::roofs_properties!(crate::emu::devices, 24);
+    crate::suites::rope::rope_properties!(crate::emu::devices, 24);
     crate::suites::router::router_properties!(crate::emu::devices, 24);
     crate::suites::tensor::tensor_properties!(crate::emu::devices, 1);
 

@@ -9,11 +9,10 @@ use glm5::ops::dsa_topk::{Selection, TopkScratch, top_k};
 use glm5::ops::embedding::embedding_of;
 use glm5::ops::linear::{TiledOptions, Unrounded, linear_many, linear_tiled_with, quantize};
 use glm5::ops::logits::logits;
-use glm5::ops::rope::rope;
 use glm5::ops::router::{Gating, RouterConfig, Routing, router};
 use glm5::quant::{GgmlType, Weight};
 use glm5::sys::{copy_params, reduce_params};
-use glm5::tensor::{Device, Heads, Matrix, Precision, QuantizedTiles, Tensor};
+use glm5::tensor::{Device, Matrix, Precision, QuantizedTiles, Tensor};
 use glm5_emu::{Options, gpu};
 
 fn small() -> Gpu {
@@ -132,12 +131,14 @@ fn fresh_memory_is_poisoned_and_devices_are_apart() {
 #[test]
 fn operations_without_a_kernel_are_refused_by_name() {
     let device = glm5_emu::device();
-    let ones = || Tensor::from_vec(&device, 2, 3, vec![1f32; 6]).unwrap();
-    let mut y = ones();
-    let e = rope(&mut y, Heads::one(0, 3), &ones()).unwrap_err();
+    let w = Matrix::new(&device, Weight::from_f32([1, 4, 3], &[1.0; 12]).unwrap()).unwrap();
+    let x = Tensor::from_vec(&device, 2, 3, vec![1f32; 6]).unwrap();
+    let (mut gathered, mut y) =
+        (x.try_clone().unwrap(), Tensor::from_vec(&device, 1, 4, vec![1f32; 4]).unwrap());
+    let e = logits(&w, &x, &[1], &mut gathered, &mut y, Precision::Exact).unwrap_err();
     assert!(matches!(e, Error::Unsupported { .. }));
-    assert!(e.to_string().contains("rope on emulator"), "{e}");
-    assert_eq!(y.to_vec().unwrap(), [1.0; 6]);
+    assert!(e.to_string().contains("logits on emulator"), "{e}");
+    assert_eq!((gathered.to_vec().unwrap(), y.to_vec().unwrap()), (vec![1.0; 6], vec![1.0; 4]));
 }
 
 /// Outputs that lie elsewhere keep their rows, and so do those of an operation that has no kernel.

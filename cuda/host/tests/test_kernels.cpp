@@ -576,6 +576,125 @@ void moe_dot(Job &job) {
     job.run(p, 4 * tiles(p.n, rows));
 }
 
+// Slots of a cache of `slots` rows, each once, in falling order.
+const std::uint32_t *some_slots(Job &job, std::uint32_t m, std::uint32_t slots) {
+    auto *list = job.out<std::uint32_t>(m * sizeof(std::uint32_t));
+    for (std::uint32_t t = 0; t < m; ++t) list[t] = slots - 1 - t;
+    return list;
+}
+
+void rope_angles(Job &job) {
+    rope_angles_params p{};
+    p.m = job.size(job.value("warps"));
+    p.pairs = job.random.between(1, ROPE_PAIRS);
+    for (double &quarters : p.quarters) quarters = (1 + job.random.between(0, 999)) / 1000.;
+    p.positions = static_cast<const std::uint32_t *>(job.bytes_in(p.m * sizeof(std::uint32_t)));
+    p.angles = job.out<float>(std::size_t{p.m} * p.pairs * 2 * sizeof(float));
+    job.run(p, tiles(p.m, job.value("warps")));
+}
+
+void rope(Job &job) {
+    rope_params p{};
+    const int pairs = job.value("pairs"), threads = 32 * job.value("warps");
+    p.m = job.random.between(1, 3);
+    p.pairs = pairs * job.random.between(1, 32);
+    const std::uint32_t dim = 2 * p.pairs, step = 2 * pairs;
+    p.angles = job.floats_in(std::size_t{p.m} * dim);
+    std::uint32_t groups = 0;
+    for (int i = 0; i < 2; ++i) {
+        rope_part &part = p.parts[i];
+        part.heads = i == 0 ? job.size(threads / (p.pairs / pairs) + 1) : job.random.between(0, 3);
+        if (part.heads == 0) continue;
+        groups += part.heads * (p.pairs / pairs);
+        part.x_head = dim + step * job.random.between(0, 2);
+        part.x_stride = std::uint64_t{part.heads} * part.x_head;
+        const bool in_place = job.coin();
+        part.y_head = in_place ? part.x_head : dim + step * job.random.between(0, 2);
+        part.y_stride = std::uint64_t{part.heads} * part.y_head;
+        // Nothing behind the last head of the last row.
+        const auto size = [&](std::uint64_t stride, std::uint32_t head) { return (p.m - 1) * stride + (part.heads - 1) * head + dim; };
+        float *x = job.floats_in_out(size(part.x_stride, part.x_head));
+        part.x = x;
+        part.y = in_place ? x : job.out<float>(size(part.y_stride, part.y_head) * sizeof(float));
+    }
+    job.run(p, p.m * tiles(groups, threads));
+}
+
+void cache_write(Job &job) {
+    cache_write_params p{};
+    const int load = job.value("load"), warps = job.value("warps");
+    p.m = job.random.between(1, 5);
+    p.width = load * job.size(32);
+    const std::uint32_t slots = p.m + 2;
+    p.x = job.floats_in(std::size_t{p.m} * p.width);
+    p.slots = some_slots(job, p.m, slots);
+    p.cache = job.out(std::size_t{slots} * p.width * job.bytes("out"));
+    job.run(p, tiles(std::size_t{p.m} * tiles(p.width, 32 * load), warps));
+}
+
+void cache_write_fp8(Job &job) {
+    cache_write_params p{};
+    const int warps = job.value("warps"), blocks = job.random.between(1, 5);
+    p.m = job.size(warps);
+    p.width = 128 * blocks + 64;
+    const std::uint32_t slots = p.m + 2;
+    p.x = job.floats_in(std::size_t{p.m} * p.width);
+    p.slots = some_slots(job, p.m, slots);
+    p.cache = job.out(std::size_t{slots} * (blocks * 132 + 128));
+    job.run(p, tiles(std::size_t{p.m} * (blocks + 1), warps));
+}
+
+void cache_write_int8(Job &job) {
+    cache_write_params p{};
+    p.m = job.size(job.value("warps"));
+    p.width = 128;
+    p.x = job.floats_in(std::size_t{p.m} * p.width);
+    p.slots = some_slots(job, p.m, 2 * PAGE_ROWS);
+    p.cache = job.out(2 * PAGE_ROWS * (p.width + 4));
+    job.run(p, tiles(p.m, job.value("warps")));
+}
+
+void post_a(Job &job) {
+    post_a_params p{};
+    const int warps = job.value("warps"), most = 128 * warps * job.value("vecs");
+    p.m = job.size(TILE_TOKENS);
+    const bool tiled = job.coin();
+    p.q_rows = tiled ? tiles(p.m, TILE_TOKENS) * TILE_TOKENS : p.m;
+    p.q_cols = tiled ? 32 * job.random.between(1, most / 32) : 4 * job.random.between(1, most / 4);
+    p.latent = 4 * job.random.between(1, 128), p.rope = 4 * job.random.between(1, 32);
+    const bool fp8 = job.coin();
+    if (fp8) p.latent = 128 * job.random.between(1, 4), p.rope = 64;
+    p.eps = 1e-5f, p.key_eps = 1e-6f;
+    const std::size_t m = p.m, slots = m + 2;
+    p.q = job.floats_in(m * p.q_cols);
+    p.q_norm = job.floats_in(p.q_cols);
+    p.kv = job.floats_in(m * (p.latent + p.rope));
+    p.kv_norm = job.floats_in(p.latent);
+    p.angles = job.floats_in(m * p.rope);
+    p.slots = some_slots(job, p.m, static_cast<std::uint32_t>(slots));
+    const std::size_t bytes[] = {4, 2, 2}; // of CACHE_F32, CACHE_BF16, CACHE_F16
+    p.latent_type = job.random.between(0, 2), p.key_type = job.random.between(0, 2);
+    if (fp8) p.latent_type = CACHE_FP8;
+    p.latent_cache = job.out(slots * (fp8 ? p.latent / 128 * 132 + 128 : (p.latent + p.rope) * bytes[p.latent_type]));
+    const bool key = job.coin();
+    if (key) {
+        p.key_cols = job.coin() ? 128 : p.rope + 4 * job.random.between(0, static_cast<int>((128 - p.rope) / 4));
+        p.key = job.floats_in(m * p.key_cols);
+        p.key_norm = job.floats_in(p.key_cols);
+        p.key_bias = job.floats_in(p.key_cols);
+        const bool int8 = p.key_cols == 128;
+        if (int8) p.key_type = CACHE_INT8;
+        p.key_cache = job.out(int8 ? tiles(slots, PAGE_ROWS) * PAGE_ROWS * std::size_t{132} : slots * p.key_cols * bytes[p.key_type]);
+    }
+    if (!tiled || job.coin()) p.y = job.out<float>(m * p.q_cols * sizeof(float));
+    if (tiled) {
+        p.f16_tiles = job.coin();
+        const std::size_t count = tiles(p.q_cols, TILE_COLS) * tiles(p.m, TILE_TOKENS);
+        p.tiles = job.out(count * (p.f16_tiles ? sizeof(tile_act_f16) : sizeof(tile_act)));
+    }
+    job.run(p, p.q_rows + tiles(key ? 2 * m : m, warps));
+}
+
 void swiglu(Job &job) {
     swiglu_params p{};
     const int tile = 128 * job.value("warps") * job.value("unroll");
@@ -745,6 +864,8 @@ constexpr Family kFamilies[] = {
     {"quantize_rows", quantize_rows}, {"moe_rows", moe_rows}, {"moe_down", moe_down}, {"moe_gemm", moe_gemm},
     {"dsa_topk", dsa_topk}, {"dsa_indexer", dsa_indexer}, {"dsa_indexer_any", dsa_indexer_any},
     {"mla_decode", mla_decode}, {"mla_merge", mla_merge}, {"mla_float", mla_float},
+    {"rope_angles", rope_angles}, {"rope", rope},           {"cache_write", cache_write}, {"post_a", post_a},
+    {"cache_write_fp8", cache_write_fp8}, {"cache_write_int8", cache_write_int8},
 };
 
 const Family *family_of(const char *name) {

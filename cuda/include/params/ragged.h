@@ -5,7 +5,7 @@
 
 enum { PAGE_ROWS = 64 };
 
-/** Row t sees the keys 0 to positions[t] of its sequence. Key s lies in slot `tables[table_starts[t] + s / PAGE_ROWS] * PAGE_ROWS +
+/** Row t sees the keys 0 to `positions[t]` of its sequence. Key s lies in slot `tables[table_starts[t] + s / PAGE_ROWS] * PAGE_ROWS +
  *  s % PAGE_ROWS` of a cache. Rows of a sequence are neighbours, by rising position. */
 typedef struct {
     /** `[m]` */

@@ -66,6 +66,8 @@ pub fn candidates(problem: IndexerProblem) -> Vec<IndexerConfig> {
         CacheType::F32 => GgmlType::F32,
         CacheType::Bf16 => GgmlType::BF16,
         CacheType::F16 => GgmlType::F16,
+        // No kernel was built for them.
+        CacheType::Fp8 | CacheType::Int8 => return Vec::new(),
     };
     let config = |entry: Entry, rows: usize, blocks: u32, keys: usize, waves: usize| {
         let fit = smem_per_sm / (entry.smem_bytes() as usize + RESERVED);
@@ -96,7 +98,12 @@ impl IndexerConfig {
     /// [`Error::Unsupported`] if no kernel was built.
     pub fn pick(problem: IndexerProblem) -> Result<Self> {
         let first = candidates(problem).into_iter().next();
-        first.ok_or_else(|| Error::unsupported("indexer scores", "no kernel was built for them"))
+        first.ok_or_else(|| {
+            Error::unsupported(
+                format!("indexer scores of {} keys", problem.ty),
+                "no kernel was built for them",
+            )
+        })
     }
 }
 

@@ -52,12 +52,13 @@ impl MlaProblem {
     }
 }
 
-/// The type of a cache in the names of kernels.
-fn named(ty: CacheType) -> GgmlType {
+/// The type of a cache in the names of kernels, if there are any for it.
+fn named(ty: CacheType) -> Option<GgmlType> {
     match ty {
-        CacheType::F32 => GgmlType::F32,
-        CacheType::F16 => GgmlType::F16,
-        CacheType::Bf16 => GgmlType::BF16,
+        CacheType::F32 => Some(GgmlType::F32),
+        CacheType::F16 => Some(GgmlType::F16),
+        CacheType::Bf16 => Some(GgmlType::BF16),
+        CacheType::Fp8 | CacheType::Int8 => None,
     }
 }
 
@@ -94,13 +95,15 @@ impl MlaLaunch {
         let MlaProblem { m, n_heads, width, ty, .. } = problem;
         let wanted = |entry: Entry| kernel.is_none_or(|kernel| kernel == entry);
         let few = problem.tiles(16) <= FEW_TILES || n_heads <= 16;
-        let tiled = kernels::mla_decode::INSTANCES.iter().filter(|i| problem.is_tiled() && i.ty == named(ty));
+        let tiled =
+            kernels::mla_decode::INSTANCES.iter().filter(|i| problem.is_tiled() && Some(i.ty) == named(ty));
         let mut tiled =
             tiled.filter(|i| if kernel.is_some() { wanted(i.entry) } else { (i.heads == 16) == few });
         if let Some(found) = tiled.next() {
             return Self::tiles(problem, found, gpu);
         }
-        let mut float = kernels::mla_float::INSTANCES.iter().filter(|i| i.ty == named(ty) && wanted(i.entry));
+        let mut float =
+            kernels::mla_float::INSTANCES.iter().filter(|i| Some(i.ty) == named(ty) && wanted(i.entry));
         let found = float.next().filter(|_| width <= WIDTH).ok_or_else(|| {
             let by = kernel.map_or(String::new(), |kernel| format!(" by {kernel}"));
             Error::unsupported(
