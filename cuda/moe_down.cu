@@ -39,7 +39,7 @@ template <int kBlocks, int kWarps> INTRIN void find_tokens(const moe_down_params
         const moe_entry entry = list.at(i / MOE_ROWS);
         if (i % MOE_ROWS >= entry.rows()) continue;
         const uint32_t place = entry.first() + i % MOE_ROWS, pair = list.sorted()[place], token = pair / p.pairs.top_k;
-        shared.weights[i / MOE_ROWS][token] = p.weights[pair];
+        shared.weights[i / MOE_ROWS][token] = f32_from_bits(ld_relaxed(reinterpret_cast<const uint32_t *>(p.weights + pair)));
         shared.places[i / MOE_ROWS][token] = static_cast<uint8_t>(place);
     }
     __syncthreads();

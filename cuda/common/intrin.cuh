@@ -387,6 +387,13 @@ INTRIN void prefetch_l2(const void *p) {
 
 // Acquire, release --------------------------------------------------------------------------------
 
+// Of what another launch wrote: from L2, whatever this SM's L1 held of it before.
+INTRIN uint32_t ld_relaxed(const uint32_t *p) {
+    uint32_t v;
+    PTX_OR_TWIN(asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory"), v = *p);
+    return v;
+}
+
 INTRIN uint32_t ld_acquire(uint32_t *p AND_SITE) {
     uint32_t v;
     PTX_OR_TWIN(asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory"),
@@ -429,10 +436,12 @@ INTRIN float computed_here(float x) {
 }
 
 // Programmatic dependent launch: wait for the kernels before this one to finish (and read nothing of theirs earlier);
-// let the next kernel start. In the emulator kernels run one after the other, and what comes too early is reported.
+// let the next kernel start. A kernel that waits before it lets the next one start promises it that all before itself have finished: of
+// these the next one may read before its own wait, by ld_relaxed. In the emulator kernels run one after the other, and what comes too early
+// is reported.
 INTRIN void griddep_wait() { PTX_OR_TWIN(asm volatile("griddepcontrol.wait;" : : : "memory"), emu::griddep_wait()); }
 INTRIN void griddep_launch_dependents() {
-    PTX_OR_TWIN(asm volatile("griddepcontrol.launch_dependents;" : : : "memory"), (void)0);
+    PTX_OR_TWIN(asm volatile("griddepcontrol.launch_dependents;" : : : "memory"), emu::griddep_launch_dependents());
 }
 
 // Registers a thread may use from here on: 24 to 256, in eights; more are there once others have given them up. By all warps of a

@@ -69,7 +69,7 @@ template <int kWarps> INTRIN void list_pairs(const moe_pairs &p, moe_list<kWarps
     };
     uint32_t key = kNoExpert;
     if (i < n) {
-        const uint32_t id = p.ids[i];
+        const uint32_t id = ld_relaxed(p.ids + i);
         const bool there = id - p.first < p.n_experts && id != kNoExpert;
         if (!there && id != kNoExpert && p.strict != 0) __trap();
         if (there) key = id - p.first;

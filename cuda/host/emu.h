@@ -23,7 +23,7 @@ typedef struct emu_buffer {
     uint64_t bytes;
     uint64_t guard_bytes;
     uint32_t writable; /* 0: the kernel only reads it */
-    uint32_t written;  /* in: an earlier launch wrote to it; out: or this one did (instrumented kernels) */
+    uint32_t written;  /* in: 1 if an earlier launch wrote to it that may still run; out: 2 more if this one did (instrumented kernels) */
 } emu_buffer;
 
 typedef struct emu_launch {
@@ -39,6 +39,8 @@ typedef struct emu_launch {
     uint64_t n_buffers;        /* others: changed guard zones are reported after the launch. At most 64 */
     char *report;              /* receives a NUL-terminated text; may be null */
     uint64_t report_bytes;     /* size of `report` */
+    uint32_t *early;           /* receives 1 if a thread let the next launch begin before it had itself waited, else 0; may be null. */
+                               /* If none did, what launches before this one wrote is there when the next one begins */
 } emu_launch;
 
 typedef int emu_kernel(const void *params, const emu_launch *launch);

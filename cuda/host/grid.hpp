@@ -157,6 +157,7 @@ struct Grid {
     emu_buffer *buffers = nullptr;
     std::uint32_t n_buffers = 0;
     bool pdl = false; // kernels before this one count as running until a thread has waited for them
+    bool early = false; // a thread let the next launch begin before it had waited
     unsigned candidates = 1;       // ready threads compared by priority at each pick
     unsigned in_flight = 0;        // in all resident blocks
     std::uint64_t idle_slices = 0; // since something last went forward
@@ -183,6 +184,11 @@ void make_ready(Thread &thread);
 
 // Programmatic dependent launch: from here on the thread may touch what kernels before this one write.
 inline void griddep_wait() { self().waited = true; }
+
+// The launch behind this one may begin once every block has come here.
+inline void griddep_launch_dependents() {
+    if (t_grid->pdl && !self().waited) t_grid->early = true;
+}
 
 // Ends the launch with a report that names kernel, block and thread. Only from a thread; does not return.
 [[noreturn]] void fail(emu_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -107,6 +107,7 @@ int launch(const Kernel &kernel, const void *params, const emu_launch *launch) n
         t_grid = &grid;
         run(grid, kernel, *launch);
         t_grid = nullptr;
+        if (launch->early) *launch->early = grid.early;
         answer(*launch, grid.report);
         return grid.status;
     } catch (const std::exception &e) {

@@ -64,11 +64,11 @@ void check_buffers(const void *p, std::size_t bytes, bool write, const char *wha
     for (std::uint32_t i = 0; i < grid.n_buffers; ++i) {
         emu_buffer &b = grid.buffers[i];
         if (address >= begin(b) && address + bytes <= begin(b) + b.bytes) {
-            if (grid.pdl && !self().waited && (write || b.written))
+            if (grid.pdl && !self().waited && (write || (b.written & 1) != 0))
                 fail(EMU_TOO_EARLY, "%s %zu bytes at offset %llu of buffer %u before griddep_wait()%s%s", what, bytes,
                      static_cast<unsigned long long>(address - begin(b)), i,
                      write ? "" : ", and an earlier launch wrote to it", place_in_code(pc).c_str());
-            if (write) b.written = 1;
+            if (write) b.written |= 2;
             if (write && !b.writable)
                 fail(EMU_BAD_ADDRESS, "%s %zu bytes at offset %llu of buffer %u, which is read-only%s", what, bytes,
                      static_cast<unsigned long long>(address - begin(b)), i, place_in_code(pc).c_str());

@@ -157,7 +157,8 @@ impl Gpu {
     /// # Safety
     /// What the params say is true: pointers come from live buffers of this device, which have the sizes that `params/*.h`
     /// asks for; those that the kernel writes come from [`Buffer::as_mut_ptr`], and those that it reads before
-    /// `griddep_wait()` from [`Buffer::as_prologue_ptr`]. They were taken in the same [`Gpu::turn`] as this call, if another
+    /// `griddep_wait()` from [`Buffer::as_prologue_ptr`], unless the kernel in front waits before it lets this one begin and does not
+    /// write there itself. They were taken in the same [`Gpu::turn`] as this call, if another
     /// thread uses the device, and nothing was copied, cleared or waited for in between.
     pub unsafe fn launch<P: Params>(&self, entry: Entry, grid: [u32; 3], params: &P) -> Result<()> {
         if entry.params() != P::NAME {

@@ -218,6 +218,7 @@ pub(super) struct Call<'a> {
     pub sizes: Sizes,
     pub options: &'a MoeOptions<'a>,
     pub experts: &'a Layer<'a>,
+    /// The shared expert, if it is in tiles; and wherever it is.
     pub shared: Option<&'a Layer<'a>>,
     pub shared_ffn: Option<&'a Ffn>,
     pub x: &'a Tensor,
@@ -249,6 +250,23 @@ impl Call<'_> {
     }
 }
 
+impl Call<'_> {
+    /// Kernels for few tokens deal out weights in pieces of 16 bytes, which they count in 32 bits.
+    fn expect_countable(&self, half: usize) -> Result<()> {
+        let bytes = |w: &Layer<'_>| {
+            let (ty, (n, k)) = (if half == 0 { w.gate.ty } else { w.down.ty }, w.halves()[half]);
+            let [row_tiles, k_tiles] = tiles(n, k);
+            (row_tiles * k_tiles * tile_bytes(ty).unwrap_or(0)) as u64
+        };
+        let needed = self.sizes.pairs() as u64 * bytes(self.experts) + self.shared.map_or(0, bytes);
+        let available = u64::from(u32::MAX) * 16;
+        match needed <= available {
+            true => Ok(()),
+            false => Err(Error::Capacity { what: "bytes of experts in a launch".into(), needed, available }),
+        }
+    }
+}
+
 /// Kernels of a call, and where they run.
 enum Plan {
     Few { x: Rounding, rows: RowsConfig, down: RowsConfig },
@@ -260,8 +278,12 @@ impl Plan {
     fn new(call: &Call<'_>) -> Result<Self> {
         let Sizes { m, hidden, .. } = call.sizes;
         let of_one_type = call.experts.of_one_type() && call.shared.is_none_or(Layer::of_one_type);
-        if m > FEW_ROWS || call.sizes.pairs() > FEW_PAIRS || !of_one_type {
+        let in_tiles = call.shared.is_some() == call.shared_ffn.is_some();
+        if m > FEW_ROWS || call.sizes.pairs() > FEW_PAIRS || !of_one_type || !in_tiles {
             return Ok(Plan::Many(ManyPlan::new(call)?));
+        }
+        for half in [0, 1] {
+            call.expect_countable(half)?;
         }
         let x = Rounding::new(m, hidden)?;
         let properties = call.gpu.properties();
@@ -299,7 +321,7 @@ pub(crate) fn moe(
     let ff_shared = shared.map_or(0, Ffn::ff);
     let sizes = Sizes { m, top_k, hidden, ff: experts.ff(), ff_shared, n_experts: experts.slabs() };
     let layer = Layer::new(&gpu, experts)?;
-    let shared_layer = shared.map(|w| Layer::new(&gpu, w)).transpose()?;
+    let shared_layer = shared.filter(|w| w.is_tiled()).map(|w| Layer::new(&gpu, w)).transpose()?;
     holds("moe", values, m * hidden)?;
     holds("moe", ids, m * top_k)?;
     holds("moe", weights, m * top_k)?;

@@ -17,7 +17,7 @@ use crate::ops::moe_sort::{self as sort, SortOptions, SortedPairs, max_tiles};
 use crate::ops::moe_sum::config::SumConfig;
 use crate::quant::tiles::TILE_COLS;
 use crate::sys::{moe_gemm_params, moe_matrix, moe_pairs, moe_rows_params, moe_tile, row_act};
-use crate::tensor::{Device, QuantizedTiles, Tensor};
+use crate::tensor::{Device, Precision, QuantizedTiles, Tensor};
 
 /// Of [`MoeScratch`] what many tokens need.
 #[derive(Debug)]
@@ -51,6 +51,9 @@ impl SharedRoom {
     /// The shared expert of every row of `x`, into `y`.
     fn run(&mut self, w: &Ffn, x: &Tensor) -> Result<()> {
         let SharedRoom { x: x_rounded, h, up, h_rounded, y } = self;
+        if !w.is_tiled() {
+            return ffn::ffn(w, x, y, Precision::Fast);
+        }
         quantize(x, x_rounded)?;
         if w.gate().tiles()?.ty == w.up().tiles()?.ty {
             swiglu_tiled(w.gate(), w.up(), x_rounded, h)?;

@@ -33,6 +33,7 @@ struct EmuLaunch {
     n_buffers: u64,
     report: *mut c_char,
     report_bytes: u64,
+    early: *mut u32,
 }
 
 /// `emu_buffer` of `emu.h`.

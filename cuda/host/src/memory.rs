@@ -36,7 +36,8 @@ struct Block {
     label: &'static str,
     /// Of those ever made.
     number: u64,
-    written: bool,
+    /// The last launch that wrote to it, if it may still run when the next one begins.
+    written: Option<u64>,
 }
 
 /// A live allocation.
@@ -79,7 +80,7 @@ impl Arena {
             unsafe { base.add(i).write(pattern(i)) };
         }
         let address = (base.expose_provenance() + GUARD) as u64;
-        self.live.insert(address, Block { layout, bytes, label, number: self.made, written: false });
+        self.live.insert(address, Block { layout, bytes, label, number: self.made, written: None });
         self.made += 1;
         self.used += bytes as u64;
         Some(address)
@@ -104,20 +105,27 @@ impl Arena {
             address: *address,
             bytes: b.bytes,
             label: b.label,
-            written: b.written,
+            written: b.written.is_some(),
         };
         live.map(of).collect()
     }
 
     /// All kernels have ended: what follows need not wait for them.
     pub fn forget_written(&mut self) {
-        self.live.values_mut().for_each(|block| block.written = false);
+        self.live.values_mut().for_each(|block| block.written = None);
+    }
+
+    /// Launches before `launch` have ended when the next one begins.
+    pub fn forget_written_before(&mut self, launch: u64) {
+        for block in self.live.values_mut() {
+            block.written = block.written.filter(|by| *by >= launch);
+        }
     }
 
     /// A kernel has written to the allocation at `address`.
-    pub fn note_written(&mut self, address: u64) {
+    pub fn note_written(&mut self, address: u64, launch: u64) {
         if let Some(block) = self.live.get_mut(&address) {
-            block.written = true;
+            block.written = Some(launch);
         }
     }
 

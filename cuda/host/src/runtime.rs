@@ -147,7 +147,7 @@ impl State {
                 written: u32::from(*written),
             })
             .collect();
-        let mut report = [0u8; 2048];
+        let (mut report, mut early) = ([0u8; 2048], 0);
         let launch = EmuLaunch {
             grid,
             block: [entry.threads(), 1, 1],
@@ -161,13 +161,17 @@ impl State {
             n_buffers: named.len() as u64,
             report: report.as_mut_ptr().cast(),
             report_bytes: report.len() as u64,
+            early: &raw mut early,
         };
         self.launches += 1;
         // SAFETY: the function is of this entry, `launch` is whole and lives until it returns; the params are the caller's
         // promise.
         let status = unsafe { function(params.as_ptr().cast(), &launch) };
-        for (live, _) in live.iter().zip(&named).filter(|(_, named)| named.written != 0) {
-            self.arena.note_written(live.address);
+        for (live, _) in live.iter().zip(&named).filter(|(_, named)| named.written & 2 != 0) {
+            self.arena.note_written(live.address, self.launches);
+        }
+        if early == 0 {
+            self.arena.forget_written_before(self.launches);
         }
         let call = || format!("{entry}, grid {grid:?}, launch {}", self.launches);
         if status != 0 {

@@ -4,6 +4,8 @@ pub mod reference;
 
 use super::expect;
 use crate::error::{Error, Result};
+use crate::quant::Weight;
+use crate::quant::tiles::tile_bytes;
 use crate::tensor::{Device, Matrix, Precision, Tensor};
 use crate::{cpu, cuda};
 
@@ -30,6 +32,26 @@ impl Ffn {
             return Err(Error::shape("ffn", want, format!("{:?}", down.shape())));
         }
         Ok(Ffn { gate, up, down })
+    }
+
+    /// On a device, for [`Precision::Fast`]: on a GPU in tiles ([`Matrix::for_fast_linear`]) if the types of all three have them, and else in
+    /// blocks, since experts are all of the one kind or the other.
+    ///
+    /// # Errors
+    /// As [`Ffn::new`] and [`Matrix::for_fast_linear`].
+    pub fn for_fast_linear(device: &Device, gate: Weight, up: Weight, down: Weight) -> Result<Self> {
+        let weights = [gate, up, down];
+        let in_tiles = weights.iter().all(|w| tile_bytes(w.ty()).is_some());
+        let [gate, up, down] = weights.map(|w| match in_tiles {
+            true => Matrix::for_fast_linear(device, w),
+            false => Matrix::new(device, w),
+        });
+        Self::new(gate?, up?, down?)
+    }
+
+    /// Whether all three are in tiles.
+    pub(crate) fn is_tiled(&self) -> bool {
+        [&self.gate, &self.up, &self.down].iter().all(|w| w.is_tiled())
     }
 
     /// `[slabs, ff, hidden]`.

@@ -20,7 +20,8 @@ pub struct MoeOptions<'a> {
     /// The stack is a shard that begins with this one of the model's experts; others add exactly zero. Without, the stack has all
     /// experts, and an id of none of them is an error.
     pub first_expert: Option<usize>,
-    /// What experts in tiles need besides, on a GPU. Without, it is made for the call, which then cannot be recorded in a graph.
+    /// What experts in tiles need besides, on a GPU. Without, it is made for the call, which then cannot be recorded in a graph; nor can
+    /// one whose shared expert is in blocks beside them.
     pub scratch: Option<&'a mut MoeScratch>,
 }
 
@@ -70,7 +71,9 @@ pub fn moe(
 /// # Errors
 /// [`Error::Shape`] if they do not fit, [`Error::Argument`] for an expert id outside a stack of all experts (a GPU traps there, which is an
 /// [`Error::Driver`] of a later call), and for a shard with experts that no id reaches. On GPUs [`Error::Unsupported`] for
-/// [`Precision::Exact`] of experts in tiles, for some matrices in tiles and others in blocks and for more than 512 experts; [`Error::Capacity`] for more than 2^20 pairs of token and slot in tiles. `y` is as it was then.
+/// [`Precision::Exact`] of experts in tiles, for experts of which some matrices are in tiles and others in blocks
+/// ([`Ffn::for_fast_linear`] makes none) and for more than 512 experts; [`Error::Capacity`] for more than 2^20 pairs of token and slot in
+/// tiles, or more bytes of weights in a call than can be counted. `y` is as it was then.
 pub fn moe_with(
     options: MoeOptions<'_>,
     experts: &Ffn,

@@ -91,6 +91,81 @@ pub fn gate_and_up_may_be_of_two_types(devices: &[Device]) {
     }
 }
 
+/// A shared expert in blocks, or one with a matrix in blocks, is a layer of its own; three weights are in tiles only together.
+pub fn the_shared_expert_may_be_in_blocks(devices: &[Device]) {
+    for (i, m) in [1, 8, 20].into_iter().enumerate() {
+        let c = Case {
+            types: [GgmlType::Q4_K, GgmlType::Q5_K, GgmlType::F16, GgmlType::Q8_0],
+            ..plain(m, 3, SMALL, true)
+        };
+        let c = Case { hidden: 256, ff: [256, 64], ..c };
+        let inputs = c.with_ids([0, 2].repeat(m));
+        for d in devices {
+            let experts = in_tiles(d, &inputs.experts);
+            let Layer { gate, up, down } = inputs.shared.clone().unwrap();
+            // Of three one whose type has tiles, which it has if it was loaded by itself.
+            let shared = match i {
+                0 => Ffn::for_fast_linear(d, gate, up, down).unwrap(),
+                _ => Ffn::new(matrix(d, &gate), matrix(d, &up), Matrix::for_fast_linear(d, down).unwrap())
+                    .unwrap(),
+            };
+            let mut y = poisoned(d, m, c.hidden);
+            let x = tensor(d, c.hidden, &inputs.x);
+            let routing = inputs.routing(d);
+            moe_with(MoeOptions::default(), &experts, Some(&shared), &x, &routing, &mut y, Precision::Fast)
+                .unwrap();
+            // What blocks make of rounded activations, added to what experts in tiles give without it.
+            let mut of_shared = poisoned(d, m, c.hidden);
+            ffn(&shared, &x, &mut of_shared, Precision::Fast).unwrap();
+            let alone = Inputs { shared: None, ..inputs.clone() };
+            let (want, off) = alone.expected(ActivationFormat::Int8);
+            let of_shared = host(&of_shared);
+            let want: Vec<f64> = want.iter().zip(&of_shared).map(|(y, s)| y + f64::from(*s)).collect();
+            close("y", &host(&y), &want, |i| off[i] + 4.0 * EPS * f64::from(of_shared[i].abs())).unwrap();
+        }
+    }
+}
+
+/// Ids and weights that kernels of the same stream have just written, which kernels for few tokens read before they wait: the same bits as
+/// from the host, launched and in a graph.
+pub fn takes_what_the_router_chose(devices: &[Device]) {
+    let (experts, k, hidden) = (6, 2, 256);
+    let config = RouterConfig {
+        n_experts_per_tok: k,
+        gating: Gating::Sigmoid,
+        norm_topk_prob: true,
+        routed_scaling_factor: 2.5,
+        n_groups: 1,
+        n_groups_used: 1,
+    };
+    for m in [1, 2, 3, 8, 9, 20] {
+        let c = Case { hidden, ..plain(m, experts, SMALL, m % 2 == 1) };
+        let inputs = c.inputs();
+        let w = random_weight(GgmlType::F32, 1, experts, hidden, 7);
+        for d in devices {
+            let (router_w, bias) = (matrix(d, &w), tensor(d, experts, &vec![0.0; experts]));
+            let mut call = Call::new(d, &inputs);
+            call.routing = Routing::new(d, experts, k).unwrap();
+            let mut scratch = MoeScratch::new(d).unwrap();
+            let mut both = |call: &mut Call| {
+                router(&router_w, &bias, &call.x, &config, &mut call.routing)?;
+                call.issue(Some(&mut scratch))
+            };
+            both(&mut call).unwrap();
+            let got = host(&call.y);
+            let (ids, weights) = (call.routing.ids.to_vec().unwrap(), call.routing.weights.to_vec().unwrap());
+            let want = Inputs { ids, weights, k, ..inputs.clone() }.run(d).unwrap();
+            equal("y", &got, &want).unwrap_or_else(|e| panic!("{m} tokens: {e}"));
+            let mut graph = d.gpu().unwrap().capture(|| both(&mut call)).unwrap();
+            for _ in 0..3 {
+                call.y.cuda_mut().unwrap().upload(0, &vec![POISON; inputs.x.len()]).unwrap();
+                graph.launch().unwrap();
+                equal("a replay", &host(&call.y), &want).unwrap_or_else(|e| panic!("{m} tokens: {e}"));
+            }
+        }
+    }
+}
+
 /// As many experts as there may be; each has one row, or few of them have.
 pub fn experts_of_one_row_each(devices: &[Device]) {
     for (m, k) in [(8, 16), (8, 2), (64, 8), (512, 1)] {
@@ -178,8 +253,6 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
             for ty in [Q4_K, GgmlType::Q3_K] {
                 let result = call(&mixed(4, which, ty), None, &x, &good, &mut y, fast);
                 unsupported.push((format!("{ty} in blocks, {which}"), result));
-                let result = call(&experts, Some(&mixed(1, which, ty)), &x, &good, &mut y, fast);
-                unsupported.push((format!("{ty} in blocks, {which} of the shared"), result));
             }
         }
         for (what, result) in unsupported {

@@ -49,22 +49,22 @@ pub fn memory_is_used_again(devices: &[Device]) {
 }
 
 /// A call whose inputs and output stay where they are.
-struct Call {
+pub(super) struct Call {
     experts: Ffn,
     shared: Option<Ffn>,
-    x: Tensor,
-    routing: Routing,
-    y: Tensor,
+    pub x: Tensor,
+    pub routing: Routing,
+    pub y: Tensor,
 }
 
 impl Call {
-    fn new(d: &Device, inputs: &Inputs) -> Call {
+    pub fn new(d: &Device, inputs: &Inputs) -> Call {
         let (experts, shared) = inputs.layers(d);
         let (x, y) = (tensor(d, inputs.hidden(), &inputs.x), poisoned(d, inputs.m(), inputs.hidden()));
         Call { experts, shared, x, routing: inputs.routing(d), y }
     }
 
-    fn issue(&mut self, scratch: Option<&mut MoeScratch>) -> glm5::Result<()> {
+    pub fn issue(&mut self, scratch: Option<&mut MoeScratch>) -> glm5::Result<()> {
         let options = MoeOptions { scratch, ..MoeOptions::default() };
         let Call { experts, shared, x, routing, y } = self;
         moe_with(options, experts, shared.as_ref(), x, routing, y, Precision::Fast)
