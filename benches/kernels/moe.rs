@@ -50,9 +50,16 @@ const TYPES: [GgmlType; 4] = [GgmlType::Q4_K, GgmlType::Q5_K, GgmlType::Q8_0, Gg
 
 const BLOCK: &str = "router, experts, shared expert";
 
-const CASES: [Case; 6] = [
+/// Other types, for few tokens and for many.
+const OTHER: &[usize] = &[1, 8, 64, 512];
+const Q6: [GgmlType; 4] = [GgmlType::Q6_K, GgmlType::Q6_K, GgmlType::Q8_0, GgmlType::Q8_0];
+const Q8: [GgmlType; 4] = [GgmlType::Q8_0; 4];
+
+const CASES: [Case; 8] = [
     Case { what: "experts", ff: 2048, types: TYPES, zipf: false, block: false, tokens: TOKENS },
     Case { what: "experts", ff: 2048, types: TYPES, zipf: true, block: false, tokens: SKEWED },
+    Case { what: "experts", ff: 2048, types: Q6, zipf: false, block: false, tokens: OTHER },
+    Case { what: "experts", ff: 2048, types: Q8, zipf: false, block: false, tokens: OTHER },
     Case { what: BLOCK, ff: 2048, types: TYPES, zipf: false, block: true, tokens: TOKENS },
     Case { what: "experts / 8", ff: 256, types: TYPES, zipf: false, block: false, tokens: TOKENS },
     Case { what: "experts / 8", ff: 256, types: TYPES, zipf: true, block: false, tokens: SKEWED },

@@ -24,7 +24,8 @@ use crate::tensor::{Device, Matrix, Precision, Tensor};
 pub(super) const LABEL: &str = "experts";
 
 /// What a mixture of experts in tiles needs besides its input and output, on a GPU. Nothing in it outlives a call; memory once grown is
-/// kept, so that a call that can be recorded in a graph is any but the first of its size.
+/// kept, so that a call that can be recorded in a graph is any but the first of its size. 8192 tokens of 8 experts, 6144 columns, 2048
+/// between: 1.8 GB.
 #[derive(Debug)]
 pub struct MoeScratch {
     /// The input, rounded: by token, or by place where gate and up are of two types.

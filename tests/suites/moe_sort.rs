@@ -13,7 +13,7 @@ macro_rules! moe_sort_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { moe_sort, $devices, $cases;
         sorted_is_the_reference(case);
-        nothing_is_sorted, memory_is_used_again, as_many_pairs_as_prompts_have, every_kernel_has_a_full_house,
+        nothing_is_sorted, memory_is_used_again, as_many_pairs_as_prompts_have, many_pairs_of_many_experts, every_kernel_has_a_full_house,
         ids_of_other_stacks_are_refused, refuses_what_does_not_fit }
     };
 }
@@ -194,6 +194,17 @@ pub fn as_many_pairs_as_prompts_have(devices: &[Device]) {
                     "{n} pairs, one: {one}"
                 );
             }
+        }
+    }
+}
+
+/// As many of as many experts as there may be, which all blocks of threads share, not only the first ones.
+pub fn many_pairs_of_many_experts(devices: &[Device]) {
+    for d in devices {
+        for (n, experts) in [(65_535, 256), (65_536, 512)] {
+            let mut rng = Rng(n as u64);
+            let ids: Vec<u32> = (0..n).map(|_| rng.below(experts + 3) as u32).collect();
+            assert!(run(d, &ids, 1, experts, &plain(64)).unwrap() == sort(&ids, experts, 0, 64), "{n} pairs");
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::kernels::{self, Entry};
 pub const MAX_PARTS: usize = 128;
 
 /// Scores of a row for each block of threads, where there are blocks enough.
-const PIECE: usize = 2048;
+const PIECE: usize = 512;
 
 /// Blocks of a row that are worth their meetings even if their pieces do not fit shared memory.
 const MANY_PARTS: usize = 16;
@@ -90,8 +90,8 @@ mod tests {
         for (m, n, name, parts) in [
             (1, 0, "dsa_topk_h8192_f0_b2_w16", 1),
             (512, 8192, "dsa_topk_h8192_f0_b2_w16", 1),
-            (1, 32_768, "dsa_topk_h8192_f0_b2_w16", 16),
-            (1, 131_072, "dsa_topk_h8192_f0_b2_w16", 64),
+            (1, 32_768, "dsa_topk_h8192_f0_b2_w16", 64),
+            (1, 131_072, "dsa_topk_h8192_f0_b2_w16", 128),
             (1, 204_800, "dsa_topk_h8192_f0_b2_w16", 128),
             (1, 1 << 20, "dsa_topk_h8192_f0_b2_w16", 128),
             (2, 3 << 20, "dsa_topk_h8192_f0_b2_w16", 128),

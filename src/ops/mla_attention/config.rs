@@ -19,9 +19,6 @@ const KEYS: usize = 32;
 /// Most blocks of threads that attend by matrix instructions.
 const MAX_BLOCKS: u32 = 1024;
 
-/// Tiles of 32 keys for 16 heads up to which more heads than 16 are not taken by 32: for few tiles more blocks of threads have some.
-const FEW_TILES: usize = 512;
-
 /// Attention on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MlaProblem {
@@ -94,7 +91,7 @@ impl MlaLaunch {
     pub fn pick(problem: MlaProblem, kernel: Option<Entry>, gpu: &Properties) -> Result<Self> {
         let MlaProblem { m, n_heads, width, ty, .. } = problem;
         let wanted = |entry: Entry| kernel.is_none_or(|kernel| kernel == entry);
-        let few = problem.tiles(16) <= FEW_TILES || n_heads <= 16;
+        let few = n_heads <= 16;
         let tiled =
             kernels::mla_decode::INSTANCES.iter().filter(|i| problem.is_tiled() && Some(i.ty) == named(ty));
         let mut tiled =
@@ -175,8 +172,8 @@ mod tests {
     }
 
     #[test]
-    fn few_tiles_and_few_heads_are_taken_by_sixteen() {
-        assert_eq!(tiles(problem(1, 64, 2048)), ("mla_decode_bf16_h16_b2_w8", 256, 4 * 32));
+    fn few_heads_are_taken_by_sixteen() {
+        assert_eq!(tiles(problem(1, 64, 2048)), ("mla_decode_bf16_h32_b1_w8", 128, 2 * 64));
         assert_eq!(tiles(problem(64, 16, 200_000)), ("mla_decode_bf16_h16_b2_w8", 264, 64 * 32));
         assert_eq!(tiles(problem(64, 64, 2048)), ("mla_decode_bf16_h32_b1_w8", 132, 128 * 64));
         assert_eq!(tiles(problem(512, 20, 2048)), ("mla_decode_bf16_h32_b1_w8", 132, 132 * 64));
