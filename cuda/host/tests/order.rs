@@ -2,6 +2,7 @@
 //! emulated device that is watched.
 #![allow(unsafe_code)] // passes calls on
 
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -9,8 +10,11 @@ use std::time::Duration;
 
 use glm5::cuda::Gpu;
 use glm5::cuda::runtime::{Launch, Memory, Properties, Recorded, Runtime};
-use glm5::kernels::Entry;
+use glm5::kernels::{self, Entry};
+use glm5::ops::norm::config::{NormConfig, NormProblem};
 use glm5::ops::norm::{layer_norm, rms_norm};
+use glm5::quant::{ActBlockSize, GgmlType};
+use glm5::sys::{norm_quantize_params, quantize_rows_params, row_act};
 use glm5::tensor::{Device, Tensor};
 use glm5::{Error, Result};
 use glm5_emu::{Emulator, Options};
@@ -165,6 +169,72 @@ fn launches_overlap_where_they_may() {
         rms_norm(&x, &w, 1e-5, &mut z)
     });
     assert_eq!(called_back, [true, false]);
+}
+
+/// A kernel writes a weight, others follow, and one reads the weight before its wait, as if it had always been there. `between`: whether each of
+/// those waits before it lets the next one begin.
+fn read_early(between: &[bool], recorded: bool) -> Result<()> {
+    let (gpu, _) = watched();
+    let (x, v) = (row(&gpu), row(&gpu));
+    let [mut w, mut y, mut z] = [0; 3].map(|_| row(&gpu));
+    let mut rounded = gpu.zeros::<u8>("test", size_of::<row_act>())?;
+    let problem = NormProblem { rows: 1, n: N, out: GgmlType::F32, block: ActBlockSize::B32, aligned: true };
+    let norm = NormConfig::pick(problem, gpu.properties().sms)?;
+    let quantize = kernels::quantize_rows::INSTANCES[0].entry;
+    gpu.synchronize()?;
+    let mut run = || {
+        rms_norm(&x, &v, 1e-5, &mut w)?;
+        for waits in between {
+            match waits {
+                false => rms_norm(&x, &v, 1e-5, &mut y)?,
+                true => {
+                    let (x, out) = (x.cuda()?.as_ptr(), rounded.as_mut_ptr().cast());
+                    let (sorted, places) = (ptr::null(), ptr::null());
+                    let params = quantize_rows_params { x, out, sorted, places, m: 1, k: N as u32, top_k: 1 };
+                    // SAFETY: one row of `N` values, for which there is room.
+                    unsafe { gpu.launch(quantize, [1, 1, 1], &params) }?;
+                }
+            }
+        }
+        let params = norm_quantize_params {
+            x: x.cuda()?.as_ptr().cast_mut(),
+            r: ptr::null(),
+            w: w.cuda()?.as_ptr(), // not as what is read early
+            y: z.cuda_mut()?.as_mut_ptr().cast(),
+            qs: ptr::null_mut(),
+            scales: ptr::null_mut(),
+            sums: ptr::null_mut(),
+            x_stride: N as u64,
+            y_stride: N as u64,
+            n: N as u32,
+            eps: 1e-5,
+        };
+        // SAFETY: rows of `N` values, for which the kernel was chosen. Whether `w` is there is what is asked.
+        unsafe { gpu.launch(norm.entry, [norm.grid, 1, 1], &params) }
+    };
+    match recorded {
+        false => run(),
+        true => gpu.capture(run)?.launch(),
+    }
+}
+
+/// What was written before a kernel that waits before it lets the next one begin can be read early behind it, and nothing else.
+#[test]
+fn early_reads_follow_a_kernel_that_waited() {
+    for recorded in [false, true] {
+        for (between, right) in [
+            (&[][..], false),
+            (&[false], false),
+            (&[true], true),
+            (&[false, true], true),
+            (&[true, false], true),
+            (&[false, false], false),
+        ] {
+            let result = read_early(between, recorded);
+            let early = matches!(&result, Err(e) if e.to_string().contains("too early"));
+            assert!(result.is_ok() == right && early != right, "{between:?}, {recorded}: {result:?}");
+        }
+    }
 }
 
 #[test]

@@ -22,7 +22,7 @@ typedef enum {
  *  each block of threads for itself; of more tokens moe_sort has sorted them. */
 typedef struct {
     /** `[m, top_k]`: experts `first` and on are those of the stack, 0xffffffff is none; unused, and may be null, with `offsets`. Read before
-     *  griddep_wait(): written before the kernels of this step, each of which waits before it lets the next one begin. */
+     *  griddep_wait(), as weights are: they were there before quantize_rows, which waits before it lets moe_rows begin, as moe_rows does. */
     const uint32_t *ids;
     /** `[n_experts + 1]` the first place of each expert; may be null, for up to MOE_PAIRS pairs. */
     const uint32_t *offsets;

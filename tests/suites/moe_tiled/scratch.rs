@@ -49,22 +49,22 @@ pub fn memory_is_used_again(devices: &[Device]) {
 }
 
 /// A call whose inputs and output stay where they are.
-pub(super) struct Call {
+struct Call {
     experts: Ffn,
     shared: Option<Ffn>,
-    pub x: Tensor,
-    pub routing: Routing,
-    pub y: Tensor,
+    x: Tensor,
+    routing: Routing,
+    y: Tensor,
 }
 
 impl Call {
-    pub fn new(d: &Device, inputs: &Inputs) -> Call {
+    fn new(d: &Device, inputs: &Inputs) -> Call {
         let (experts, shared) = inputs.layers(d);
         let (x, y) = (tensor(d, inputs.hidden(), &inputs.x), poisoned(d, inputs.m(), inputs.hidden()));
         Call { experts, shared, x, routing: inputs.routing(d), y }
     }
 
-    pub fn issue(&mut self, scratch: Option<&mut MoeScratch>) -> glm5::Result<()> {
+    fn issue(&mut self, scratch: Option<&mut MoeScratch>) -> glm5::Result<()> {
         let options = MoeOptions { scratch, ..MoeOptions::default() };
         let Call { experts, shared, x, routing, y } = self;
         moe_with(options, experts, shared.as_ref(), x, routing, y, Precision::Fast)
