@@ -746,7 +746,7 @@ pub type tiles_type = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct moe_pairs {
-    #[doc = " `[m, top_k]`: experts `first` and on are those of the stack, 0xffffffff is none; unused, and may be null, with `offsets`. Read before\n  griddep_wait(): written before the kernels of this step, each of which waits before it lets the next one begin."]
+    #[doc = " `[m, top_k]`: experts `first` and on are those of the stack, 0xffffffff is none; unused, and may be null, with `offsets`. Read before\n  griddep_wait(), as weights are: they were there before quantize_rows, which waits before it lets moe_rows begin, as moe_rows does."]
     pub ids: *const u32,
     #[doc = " `[n_experts + 1]` the first place of each expert; may be null, for up to MOE_PAIRS pairs."]
     pub offsets: *const u32,
