@@ -4,10 +4,12 @@
 
 mod paged;
 mod quantized;
+mod ragged;
 mod tiles;
 
-pub use paged::{CacheType, PAGE_ROWS, PagedRows, RaggedRows};
+pub use paged::{CacheType, PAGE_ROWS, PagedRows};
 pub use quantized::{DeviceActivations, QuantizedRows};
+pub use ragged::RaggedRows;
 pub use tiles::{ActivationFormat, DeviceTiles, GemmScratch, QuantizedTiles, TILE_TOKENS};
 
 use std::sync::Arc;

@@ -5,11 +5,6 @@
 
 constexpr uint32_t kNoKey = 0xffffffffu;
 
-// The slot of key s of a sequence whose page table begins at `table`.
-INTRIN uint32_t slot_in(const ragged_rows &rows, uint32_t table, uint32_t s) {
-    return rows.tables[table + s / PAGE_ROWS] * PAGE_ROWS + s % PAGE_ROWS;
-}
-
 // Keys that a row may attend: places of its selection, or positions.
 INTRIN uint32_t attended(const ragged_rows &rows, const mla_selection &selected, uint32_t row) {
     return selected.indices == nullptr ? rows.positions[row] + 1 : min(selected.lens[row], selected.k);

@@ -25,8 +25,8 @@ pub(crate) fn write(cache: &mut Buffer<u8>, ty: CacheType, rows: &RaggedRows, sr
         m: count("rows", m)?,
         width: count("columns", width)?,
     };
-    // SAFETY: widths are those of the type. `src` has `m` rows of `width` values, the copy of the rows `m` slots, which the caller found in the cache; all lie on
-    // this device. Buffers are aligned to 256, and rows are whole fours where a kernel loads such.
+    // SAFETY: widths are those of the type. `src` has `m` rows of `width` values, the copy of the rows `m` slots, which the caller found in
+    // the cache; all lie on this device. Buffers are aligned to 256, and rows are whole fours where a kernel loads such.
     unsafe { gpu.launch(entry, [grid, 1, 1], &params) }
 }
 

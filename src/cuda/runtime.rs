@@ -32,6 +32,23 @@ pub struct Properties {
     pub driver: (u32, u32),
 }
 
+#[cfg(test)]
+impl Properties {
+    /// What an H200 has, for tests of what is chosen.
+    pub(crate) fn h200() -> Self {
+        Properties {
+            name: "test".into(),
+            compute_capability: (9, 0),
+            sms: 132,
+            memory: 1 << 37,
+            l2: 60 << 20,
+            smem_per_block: 227 << 10,
+            smem_per_sm: 228 << 10,
+            driver: (13, 0),
+        }
+    }
+}
+
 /// Device memory now, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Memory {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use glm5::ops::ffn::Ffn;
 use glm5::ops::ffn::reference::Weights as FfnValues;
 use glm5::ops::moe::{MoeOptions, NO_EXPERT, moe, moe_with, reference};
-use glm5::ops::router::{Gating, RouterConfig, Routing, router};
+use glm5::ops::router::{RouterConfig, Routing, router};
 use glm5::quant::{GgmlType, Weight};
 use glm5::tensor::{Device, Precision, Tensor};
 use proptest::prelude::*;
@@ -15,6 +15,7 @@ use super::blocks::{Rng, random_weight};
 use super::close::{EPS, close, equal, ulp};
 use super::ffn::Layer;
 use super::inputs::*;
+use super::router::GLM5;
 
 macro_rules! moe_properties {
     ($devices:path, $cases:expr) => {
@@ -448,14 +449,7 @@ pub fn takes_a_shard_of_the_last_ids(devices: &[Device]) {
 /// are taken, once each, with equal weights, as the router leaves them on the device.
 pub fn equal_logits_give_the_mean_of_experts(devices: &[Device]) {
     let (experts, hidden, k) = (16, 32, 8);
-    let config = RouterConfig {
-        n_experts_per_tok: k,
-        gating: Gating::Sigmoid,
-        norm_topk_prob: true,
-        routed_scaling_factor: 2.5,
-        n_groups: 1,
-        n_groups_used: 1,
-    };
+    let config = RouterConfig { n_experts_per_tok: k, ..GLM5 };
     let w = Weight::from_f32([1, experts, hidden], &vec![-40.0 / hidden as f32; experts * hidden]).unwrap();
     for (m, shared) in [(1, true), (5, false)] {
         let (choice, precision) = (Choice::Random, Precision::Exact);

@@ -7,7 +7,7 @@ use glm5::ops::ffn::{Ffn, ffn, reference::swiglu};
 use glm5::ops::linear::reference::{INT8_BLOCK, linear};
 use glm5::ops::moe::config::FEW_ROWS;
 use glm5::ops::moe::{MoeOptions, MoeScratch, NO_EXPERT, moe_with};
-use glm5::ops::router::{Gating, RouterConfig, Routing, router};
+use glm5::ops::router::{RouterConfig, Routing, router};
 use glm5::quant::tiles::TYPES;
 use glm5::quant::{GgmlType, Weight};
 use glm5::tensor::{ActivationFormat, Device, Matrix, Precision, Tensor};
@@ -20,6 +20,7 @@ use super::ffn::{Layer, rounded};
 use super::inputs::*;
 use super::linear_tiled::{format_on, round, slack};
 use super::moe::{cuts, routing, spoil_unused};
+use super::router::GLM5;
 
 mod edges;
 mod scratch;

@@ -177,7 +177,8 @@ pub fn equal_scores_go_to_lower_indices(devices: &[Device], c: Case) -> TestCase
     Ok(())
 }
 
-const GLM5: RouterConfig = RouterConfig {
+/// As the metadata of GLM-5 has it.
+pub const GLM5: RouterConfig = RouterConfig {
     n_experts_per_tok: 8,
     gating: Gating::Sigmoid,
     norm_topk_prob: true,

@@ -1,4 +1,4 @@
-/* Rows of a batch of sequences, over paged caches: RaggedRows of src/tensor/paged.rs. */
+/* Rows of a batch of sequences, over paged caches: RaggedRows of src/tensor/ragged.rs. */
 #ifndef GLM5_PARAMS_RAGGED_H
 #define GLM5_PARAMS_RAGGED_H
 #include <stdint.h>

@@ -147,25 +147,12 @@ pub(crate) fn most_pieces(gpu: &Properties) -> (usize, usize) {
 mod tests {
     use super::*;
 
-    fn h200() -> Properties {
-        Properties {
-            name: "test".into(),
-            compute_capability: (9, 0),
-            sms: 132,
-            memory: 1 << 37,
-            l2: 60 << 20,
-            smem_per_block: 227 << 10,
-            smem_per_sm: 228 << 10,
-            driver: (13, 0),
-        }
-    }
-
     fn problem(m: usize, n_heads: usize, keys: usize) -> MlaProblem {
         MlaProblem { m, n_heads, kv_lora_rank: 512, width: 576, ty: CacheType::Bf16, keys }
     }
 
     fn tiles(problem: MlaProblem) -> (&'static str, u32, u32) {
-        match MlaLaunch::pick(problem, None, &h200()).unwrap() {
+        match MlaLaunch::pick(problem, None, &Properties::h200()).unwrap() {
             MlaLaunch::Tiles { entry, grid, merge_grid, .. } => (entry.name(), grid, merge_grid),
             other => panic!("{other:?}"),
         }
@@ -178,7 +165,7 @@ mod tests {
         assert_eq!(tiles(problem(64, 64, 2048)), ("mla_decode_bf16_h32_b1_w8", 132, 128 * 64));
         assert_eq!(tiles(problem(512, 20, 2048)), ("mla_decode_bf16_h32_b1_w8", 132, 132 * 64));
         assert_eq!(tiles(problem(1, 1, 1)), ("mla_decode_bf16_h16_b2_w8", 1, 32));
-        assert_eq!(most_pieces(&h200()), (2 * 264 * 16, 264));
+        assert_eq!(most_pieces(&Properties::h200()), (2 * 264 * 16, 264));
     }
 
     #[test]
@@ -189,7 +176,8 @@ mod tests {
             (575, CacheType::F16, "mla_float_f16_w8"),
         ] {
             let found =
-                MlaLaunch::pick(MlaProblem { width, ty, ..problem(3, 5, 70) }, None, &h200()).unwrap();
+                MlaLaunch::pick(MlaProblem { width, ty, ..problem(3, 5, 70) }, None, &Properties::h200())
+                    .unwrap();
             let MlaLaunch::Float { entry, grid } = found else { panic!("{found:?}") };
             assert_eq!((entry.name(), grid), (name, 15));
         }
@@ -197,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_no_kernel_takes_is_refused() {
-        let pick = |problem, kernel| MlaLaunch::pick(problem, kernel, &h200());
+        let pick = |problem, kernel| MlaLaunch::pick(problem, kernel, &Properties::h200());
         let wide = MlaProblem { width: 577, ..problem(1, 1, 1) };
         assert!(matches!(pick(wide, None), Err(Error::Unsupported { .. })));
         let f16 = kernels::mla_decode::INSTANCES.iter().find(|i| i.ty == GgmlType::F16).unwrap().entry;

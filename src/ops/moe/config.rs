@@ -128,19 +128,6 @@ const MIN_TILES: f64 = 16.0;
 mod tests {
     use super::*;
 
-    fn h200() -> Properties {
-        Properties {
-            name: "test".into(),
-            compute_capability: (9, 0),
-            sms: 132,
-            memory: 1 << 30,
-            l2: 1 << 20,
-            smem_per_block: 227 << 10,
-            smem_per_sm: 228 << 10,
-            driver: (13, 0),
-        }
-    }
-
     #[test]
     fn little_work_has_few_blocks_of_threads() {
         let problem = RowsProblem {
@@ -148,13 +135,13 @@ mod tests {
             expert: (4096, 6144),
             shared: Some((4096, 6144)),
         };
-        let grid = |problem| RowsConfig::rows(problem, true, &h200()).grid;
+        let grid = |problem| RowsConfig::rows(problem, true, &Properties::h200()).grid;
         assert_eq!(grid(problem), 264);
-        assert_eq!(264, RowsConfig::most_blocks(&h200()));
+        assert_eq!(264, RowsConfig::most_blocks(&Properties::h200()));
         let shard = RowsProblem { expert: (512, 6144), shared: None, experts: 1.0 };
         assert_eq!(grid(shard), 32 * 24 / 16);
         let nothing = RowsProblem { experts: 0.0, ..shard };
-        assert_eq!((grid(nothing), RowsConfig::down(nothing, &h200()).grid), (1, 1));
+        assert_eq!((grid(nothing), RowsConfig::down(nothing, &Properties::h200()).grid), (1, 1));
     }
 
     #[test]

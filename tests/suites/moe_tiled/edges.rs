@@ -136,14 +136,7 @@ pub fn the_shared_expert_may_be_in_blocks(devices: &[Device]) {
 /// routing, which another router changes between, have the same bits as from the host, launched and in a graph.
 pub fn takes_what_the_router_chose(devices: &[Device]) {
     let (experts, k, hidden) = (12, 8, 256);
-    let config = RouterConfig {
-        n_experts_per_tok: k,
-        gating: Gating::Sigmoid,
-        norm_topk_prob: true,
-        routed_scaling_factor: 2.5,
-        n_groups: 1,
-        n_groups_used: 1,
-    };
+    let config = RouterConfig { n_experts_per_tok: k, ..GLM5 };
     // 32 pairs are sorted by one warp, 64 by a block of threads, more by a kernel.
     for m in [1, 2, 4, 5, 8, 9] {
         let first = Case { hidden, k, ..plain(m, experts, SMALL, m % 2 == 1) }.inputs();

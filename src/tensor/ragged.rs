@@ -1,0 +1,147 @@
+//! Rows of a ragged batch over paged caches, and their copy on a GPU.
+
+use super::{Device, PAGE_ROWS};
+use crate::cuda::{Buffer, Gpu};
+use crate::error::{Error, Result};
+use crate::sys::ragged_rows;
+
+/// In [`Gpu::held`].
+const LABEL: &str = "rows of a batch";
+
+/// Layout of a ragged batch: for every row its position, its cache slot and the page table of its sequence.
+///
+/// Row `t` sees the keys at positions `0 ..= position(t)` of its own sequence; the key at position `s` lies in slot
+/// `page_table[s / PAGE_ROWS] * PAGE_ROWS + s % PAGE_ROWS`. Rows of one sequence are consecutive and in order of position.
+///
+/// It is made in host memory. Operations on a GPU take the copy that [`RaggedRows::upload`] puts there.
+#[derive(Debug, Default)]
+pub struct RaggedRows {
+    positions: Vec<u32>,
+    slots: Vec<u32>,
+    table_starts: Vec<u32>,
+    tables: Vec<u32>,
+    /// On a GPU, one behind the other: positions, slots, table starts, tables.
+    copy: Option<Buffer<u32>>,
+    /// Whether the copy is of these rows.
+    uploaded: bool,
+}
+
+impl RaggedRows {
+    /// Forgets all rows, keeps the memory.
+    pub fn clear(&mut self) {
+        self.uploaded = false;
+        self.positions.clear();
+        self.slots.clear();
+        self.table_starts.clear();
+        self.tables.clear();
+    }
+
+    /// Makes room for page tables of `tokens` tokens in all, so that growing sequences do not allocate.
+    pub fn reserve(&mut self, tokens: usize) {
+        self.tables.reserve(tokens.div_ceil(PAGE_ROWS));
+    }
+
+    /// Adds `n` rows of one sequence at positions `start .. start + n`; `pages` is its page table, which must cover them.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the table is too short.
+    pub fn push(&mut self, start: usize, n: usize, pages: &[u32]) -> Result<()> {
+        let end = start.checked_add(n).filter(|end| *end <= pages.len() * PAGE_ROWS);
+        let numbered = pages.iter().all(|p| p.checked_mul(PAGE_ROWS as u32).is_some());
+        let (Some(end), true) = (end, numbered) else {
+            let want = format!("a page table for {n} tokens from {start} on");
+            return Err(Error::shape("ragged rows", want, format!("{} pages", pages.len())));
+        };
+        self.uploaded = false;
+        let table = self.tables.len() as u32;
+        self.tables.extend_from_slice(pages);
+        for p in start..end {
+            self.positions.push(p as u32);
+            self.slots.push(pages[p / PAGE_ROWS] * PAGE_ROWS as u32 + (p % PAGE_ROWS) as u32);
+            self.table_starts.push(table);
+        }
+        Ok(())
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.positions.is_empty()
+    }
+
+    /// Position of each row in its sequence.
+    pub fn positions(&self) -> &[u32] {
+        &self.positions
+    }
+
+    /// Cache slot of each row.
+    pub fn slots(&self) -> &[u32] {
+        &self.slots
+    }
+
+    /// Keys that row `t` may see: its position + 1.
+    #[inline]
+    pub(crate) fn visible(&self, t: usize) -> usize {
+        self.positions[t] as usize + 1
+    }
+
+    /// Sequences, as far as neighbouring rows tell.
+    pub(crate) fn sequences(&self) -> usize {
+        let follows = |t: &usize| {
+            self.table_starts[*t] == self.table_starts[t - 1] && self.positions[*t] > self.positions[t - 1]
+        };
+        self.len() - (1..self.len()).filter(follows).count()
+    }
+
+    /// Most keys any row may see.
+    pub fn max_visible(&self) -> usize {
+        self.positions.iter().map(|p| *p as usize + 1).max().unwrap_or(0)
+    }
+
+    /// Slot of the key at position `s` of row `t`'s sequence; `s < visible(t)`.
+    #[inline]
+    pub(crate) fn slot_of(&self, t: usize, s: usize) -> u32 {
+        self.tables[self.table_starts[t] as usize + s / PAGE_ROWS] * PAGE_ROWS as u32 + (s % PAGE_ROWS) as u32
+    }
+
+    /// Copies the rows to a GPU, once they are all there; for the CPU there is nothing to do. Memory once grown is kept, so that addresses
+    /// stay as long as there are as many rows and no more pages than before: graphs may hold them.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] or [`Error::Driver`].
+    pub fn upload(&mut self, device: &Device) -> Result<()> {
+        let Device::Cuda(gpu) = device else { return Ok(()) };
+        let parts = [&self.positions, &self.slots, &self.table_starts, &self.tables];
+        let all: Vec<u32> = parts.into_iter().flatten().copied().collect();
+        let copy = self.copy.take().filter(|copy| copy.gpu().same(gpu) && copy.len() >= all.len());
+        let mut copy = match copy {
+            Some(copy) => copy,
+            None => gpu.alloc(LABEL, all.len().max(3 * self.len() + self.tables.capacity()))?,
+        };
+        copy.upload(0, &all)?;
+        (self.copy, self.uploaded) = (Some(copy), true);
+        Ok(())
+    }
+
+    /// The copy on `gpu`, for kernels.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if these rows were not uploaded there.
+    pub(crate) fn on_gpu(&self, gpu: &Gpu) -> Result<ragged_rows> {
+        let Some(copy) = self.copy.as_ref().filter(|copy| self.uploaded && copy.gpu().same(gpu)) else {
+            return Err(Error::unsupported("rows of a batch", "they were not uploaded to that GPU"));
+        };
+        let (m, at) = (self.len(), copy.as_ptr());
+        let [positions, slots, table_starts, tables] = [0, 1, 2, 3].map(|part| at.wrapping_add(part * m));
+        Ok(ragged_rows { positions, slots, table_starts, tables, m: m as u32 })
+    }
+
+    /// Largest slot any row can reach, for bounds checks against a cache.
+    pub fn max_slot(&self) -> usize {
+        self.tables.iter().map(|p| (*p as usize + 1) * PAGE_ROWS - 1).max().unwrap_or(0)
+    }
+}
