@@ -9,14 +9,14 @@
 //         While some warps, in turn, add up a row tile, the others are at the next; of 8 warps also at the end of it, as sums of two row
 //         tiles have room. (Of 16 tokens 8 warps have 8 sums: all of them add up.)
 //         With kGlu groups are pairs: 16 rows of the first, then the same rows of the second.
-//         The last blocks of threads have four rows of f32 each, for four tokens.
+//         The last blocks of threads have four rows of f32 each, for four tokens. Rotated parts of heads go out rotated (linear_out.cuh).
 // Floor   bytes of W. 6144 x 24576 of Q4_K: 85 MB, 53 us at 1.61 TB/s.
 // Limits  few rows: 16 of 2048 inputs are 18 KB for a block of threads. 16 tokens: every 16 rows read all activations, 5.6 KB
 //         for each 256 columns, from L2 if L1 does not hold them. More: see linear_gemm.
 #include "common/float_rows.cuh"
+#include "common/linear_out.cuh"
 #include "common/multiply_tile.cuh"
 #include "common/silu.cuh"
-#include "params/linear_tiled.h"
 
 template <class Block, int kTokens, int kGlu, int kStages, int kBlocks, int kWarps>
 struct linear_decode_smem {
@@ -184,6 +184,6 @@ __device__ __forceinline__ void linear_decode(const linear_decode_params &p) {
         const linear_group &group = p.groups[rows.group];
         const int t = static_cast<int>(r) / (2 * kColumns), of_lane = static_cast<int>(r) % (2 * kColumns) * 2 / kColumns;
         const uint32_t row = rows.row_tile * TILE_ROWS + tile_row(lane, of_lane), token = t * TILE_TOKENS + tile_token(lane, of_lane);
-        if (row < group.n && token < p.m) group.y[static_cast<uint64_t>(token) * group.y_stride + row] = y;
+        linear_out<kGlu == 0>(group, group.y, row, p.m).store(token, y);
     }
 }

@@ -8,13 +8,14 @@
 //         up to kStages steps ahead. Each step has a barrier that says it is there and one that says it was read, so that warps
 //         drift apart, and some decode while others multiply. The steps of all tiles of y are dealt out evenly; a tile that several
 //         blocks of threads share is summed up by the last of them, in order (linear_share).
-//         With kGlu, row tiles of gate and up alternate, so that a warp has both of a row.
+//         With kGlu, row tiles of gate and up alternate, so that a warp has both of a row. Rotated parts of heads go out rotated
+//         (linear_out.cuh).
 // Floor   2 m n k operations of the matrix units: 2048 x 24576 x 6144 at 600 Tflops, 1.03 ms
 // Limits  docs/kernels/linear_tiled.md
 #include "common/gemm_f16.cuh"
 #include "common/gemm_int8.cuh"
+#include "common/linear_out.cuh"
 #include "common/silu.cuh"
-#include "params/linear_tiled.h"
 
 template <class Block, int kAct, int kRows, int kTokens> struct gemm_step_of;
 template <class Block, int kRows, int kTokens> struct gemm_step_of<Block, 8, kRows, kTokens> {
@@ -245,15 +246,18 @@ __device__ __forceinline__ void linear_gemm(const linear_gemm_params &p) {
 #pragma unroll
         for (int r = 0; r < kRows; r += kParts)
 #pragma unroll
-            for (int t = 0; t < kTokens; ++t)
+            for (int half = 0; half < 2; ++half) {
+                const uint32_t row = (place.row_tile + (row_warp + r) / kParts) * TILE_ROWS + tile_row(lane, 2 * half);
+                const linear_out<kGlu == 0> out(group, y, row, p.m);
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const uint32_t row = (place.row_tile + (row_warp + r) / kParts) * TILE_ROWS + tile_row(lane, i);
-                    const uint32_t token = (token_tile + t) * TILE_TOKENS + tile_token(lane, i);
-                    float value = step.sums[r][t][i];
-                    if constexpr (kGlu) value = __fmul_rn(silu(value), step.sums[r + 1][t][i]);
-                    if (row < group.n && token < p.m) y[uint64_t{token} * group.y_stride + row] = value;
-                }
+                for (int t = 0; t < kTokens; ++t)
+#pragma unroll
+                    for (int i = 2 * half; i < 2 * half + 2; ++i) {
+                        float value = step.sums[r][t][i];
+                        if constexpr (kGlu) value = __fmul_rn(silu(value), step.sums[r + 1][t][i]);
+                        out.store((token_tile + t) * TILE_TOKENS + tile_token(lane, i), value);
+                    }
+            }
     }
 }
 

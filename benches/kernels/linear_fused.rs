@@ -4,8 +4,8 @@
 use criterion::Criterion;
 use glm5::Result;
 use glm5::ops::linear::{
-    TiledOptions, Unrounded, head_linear_tiled, linear_tiled_with, quantize, quantize_heads, reference,
-    swiglu_tiled_with,
+    Rotated, TiledOptions, Unrounded, head_linear_tiled, linear_tiled_with, quantize, quantize_heads,
+    reference, swiglu_tiled_with,
 };
 use glm5::quant::{GgmlType, Weight, dequantize};
 use glm5::tensor::{ActivationFormat, Heads, Matrix, QuantizedTiles, Tensor};
@@ -23,6 +23,8 @@ const GROUP: &str = "linear_fused";
 enum Fused {
     /// Outputs of each matrix.
     Several(&'static [usize]),
+    /// The same of queries, 64 of 256 of which are rotated, and of those of the indexer, 64 of 128.
+    Queries(&'static [usize; 2]),
     /// Outputs of gate and of up.
     SwiGlu(usize),
     /// Heads, and outputs of each.
@@ -38,10 +40,14 @@ pub struct Case {
     fused: Fused,
     /// Rows of a matrix of F32 on the same input, or none.
     float: usize,
+    /// With rows of F32 those for which these are in the launch; by themselves the group `linear` has them for all.
+    pub tokens: &'static [usize],
 }
 
-/// Of every case there are rows for [`Case::tokens`].
-pub const CASES: [Case; 15] = [
+/// Fewer numbers of tokens.
+const SOME: &[usize] = &[1, 8, 32, 512, 2048];
+
+pub const CASES: [Case; 18] = [
     case("q_a, kv_a and indexer k", GgmlType::Q4_K, 6144, Fused::Several(&[2048, 576, 128])),
     case("q_a, kv_a and indexer k", GgmlType::Q8_0, 6144, Fused::Several(&[2048, 576, 128])),
     case("q_a, kv_a, indexer k, weights", GgmlType::Q4_K, 6144, Fused::Several(&[2048, 576, 128])).with(32),
@@ -53,14 +59,19 @@ pub const CASES: [Case; 15] = [
     case("shared gate and up / 8", GgmlType::Q4_K, 6144, Fused::SwiGlu(256)),
     case("shared gate and up, router", GgmlType::Q4_K, 6144, Fused::SwiGlu(2048)).with(256),
     case("shared gate and up / 8, router", GgmlType::Q4_K, 6144, Fused::SwiGlu(256)).with(256),
+    case("q_b and the indexer's", GgmlType::Q4_K, 2048, Fused::Several(&[16_384, 4096])).of(&[1, 8, 2048]),
+    case("q_b and the indexer's, rotated", GgmlType::Q4_K, 2048, Fused::Queries(&[16_384, 4096]))
+        .of(&[1, 8, 2048]),
+    case("q_b / 8 and the indexer's, rotated", GgmlType::Q4_K, 2048, Fused::Queries(&[2048, 4096]))
+        .of(&[1, 8, 2048]),
     case("k_b", GgmlType::Q5_0, 192, Fused::Heads(64, 512)),
-    case("k_b / 8", GgmlType::Q5_0, 192, Fused::Heads(8, 512)),
+    case("k_b / 8", GgmlType::Q5_0, 192, Fused::Heads(8, 512)).of(SOME),
     case("v_b", GgmlType::Q4_K, 512, Fused::Heads(64, 256)),
-    case("v_b / 8", GgmlType::Q4_K, 512, Fused::Heads(8, 256)),
+    case("v_b / 8", GgmlType::Q4_K, 512, Fused::Heads(8, 256)).of(SOME),
 ];
 
 const fn case(what: &'static str, ty: GgmlType, k: usize, fused: Fused) -> Case {
-    Case { what, ty, k, fused, float: 0 }
+    Case { what, ty, k, fused, float: 0, tokens: ALL }
 }
 
 pub fn benches(bench: &Bench, c: &mut Criterion) {
@@ -71,19 +82,18 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
 
 impl Case {
     const fn with(self, float: usize) -> Self {
-        Case { float, ..self }
+        Case { float, tokens: &[1, 8, 16], ..self }
     }
 
-    /// With rows of F32 those for which these are in the launch; by themselves the group `linear` has them for all.
-    pub fn tokens(self) -> &'static [usize] {
-        if self.float > 0 { &[1, 8, 16] } else { ALL }
+    const fn of(self, tokens: &'static [usize]) -> Self {
+        Case { tokens, ..self }
     }
 
     /// All rows of this case, whose matrices are made once.
     fn rows(self, bench: &Bench, c: &mut Criterion) {
-        let Case { what, ty, k, fused, float } = self;
+        let Case { what, ty, k, fused, float, .. } = self;
         // Once for each way that a number of tokens can go unless they are measured.
-        let tokens = if bench.measured { self.tokens() } else { &[1, 12, 20, 72] };
+        let tokens = if bench.measured { self.tokens } else { &[1, 12, 20, 72] };
         let name = |m: usize| format!("{what}: {ty}, {m} tokens");
         let wanted: Vec<usize> = tokens.iter().copied().filter(|m| bench.wants(GROUP, &name(*m))).collect();
         if wanted.is_empty() {
@@ -93,6 +103,7 @@ impl Case {
         let few = |n: usize| if bench.measured { n } else { n.min(40) };
         let (slabs, ns): (usize, Vec<usize>) = match fused {
             Fused::Several(ns) => (1, ns.iter().map(|n| few(*n)).collect()),
+            Fused::Queries(ns) => (1, ns.iter().map(|n| few(*n)).collect()),
             Fused::SwiGlu(n) => (1, vec![few(n); 2]),
             Fused::Heads(heads, n) => (heads, vec![few(n)]),
         };
@@ -137,7 +148,13 @@ impl Case {
                 (0..bench.few_sets(written)).map(|_| outputs.iter().map(y).collect()).collect();
 
             let beside = (float > 0).then_some(&x);
-            fused.run(&sets[0], beside, &mut q, &mut ys[0]).unwrap();
+            // By no turn, so that outputs are the products.
+            let width = few(64);
+            let turns: Vec<f32> = [1.0, 0.0].repeat(m * width / 2);
+            let angles =
+                fused.is_rotated().then(|| Tensor::from_vec(&bench.device, m, width, turns).unwrap());
+            let angles = angles.as_ref();
+            fused.run(&sets[0], beside, &mut q, &mut ys[0], angles).unwrap();
             let of_float = outputs.len() - usize::from(float > 0);
             for (i, y) in ys[0].iter().enumerate() {
                 let format = if i < of_float { Some(q.format()) } else { None };
@@ -145,7 +162,7 @@ impl Case {
             }
 
             let turns = ys.len();
-            let mut launch = |i: usize| fused.run(&sets[i], beside, &mut q, &mut ys[i % turns]);
+            let mut launch = |i: usize| fused.run(&sets[i], beside, &mut q, &mut ys[i % turns], angles);
             let operations = Some(2 * (m * k * (slabs * ns.iter().sum::<usize>() + float)) as u64);
             let work = Work { bytes, operations, memory: Some(Memory::Read) };
             bench.row(c, GROUP, Row { name, work, case: None, sets: sets.len(), launch: &mut launch });
@@ -202,22 +219,37 @@ fn parts(heads: usize, len: usize) -> Heads {
 }
 
 impl Fused {
-    /// With `beside` the last matrix is of F32, and that its input.
+    fn is_rotated(self) -> bool {
+        matches!(self, Fused::Queries(_))
+    }
+
+    /// With `beside` the last matrix is of F32, and that its input; queries are rotated by `angles`.
     fn run(
         self,
         ws: &[Matrix],
         beside: Option<&Tensor>,
         q: &mut QuantizedTiles,
         ys: &mut [Tensor],
+        angles: Option<&Tensor>,
     ) -> Result<()> {
         let (tiles, float) = ws.split_at(ws.len() - usize::from(beside.is_some()));
         let (ys, float_ys) = ys.split_at_mut(ys.len() - float.len());
         let (float, mut float_ys) =
             (float.iter().collect::<Vec<_>>(), float_ys.iter_mut().collect::<Vec<_>>());
         let unrounded = beside.map(|x| Unrounded { x, ws: &float, ys: &mut float_ys });
-        let options = TiledOptions { unrounded, kernel: None };
+        let rotated = |angles| {
+            let of = |(matrix, w): (usize, &Matrix)| {
+                let (n, of_head) = (w.rows(), [256, 128][matrix].min(w.rows()));
+                let (stride, len) = (of_head, 64.min(of_head));
+                let heads = Heads { n: n / stride, stride, offset: [stride - len, 0][matrix], len };
+                Rotated { matrix, heads, angles, to: None }
+            };
+            tiles.iter().enumerate().map(of).collect()
+        };
+        let rotated = angles.map_or_else(Vec::new, rotated);
+        let options = TiledOptions { unrounded, rotated, ..TiledOptions::default() };
         match self {
-            Fused::Several(_) => {
+            Fused::Several(_) | Fused::Queries(_) => {
                 let ws: Vec<&Matrix> = tiles.iter().collect();
                 linear_tiled_with(options, &ws, q, &mut ys.iter_mut().collect::<Vec<_>>())
             }

@@ -1,8 +1,8 @@
-//! rope: angles of the rows of a step, and the queries of a layer, those of attention into the absorbed ones and those of the indexer, in
-//! one launch. Goals: the rate of memory for many rows, a launch for few.
+//! rope: angles of the rows of a step, and queries of a layer into the absorbed ones. Goals: the rate of memory for many rows, a launch
+//! for few.
 
 use criterion::Criterion;
-use glm5::ops::rope::{reference, rope_angles, rope_queries};
+use glm5::ops::rope::{reference, rope_angles, rope_into};
 use glm5::tensor::{Device, Heads, PAGE_ROWS, RaggedRows, Tensor};
 
 use super::blocks::Rng;
@@ -45,51 +45,43 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
             let work = Work::copying(m * (4 + 4 * 64));
             bench.row(c, "rope", Row { name, work, case: None, sets: 1, launch: &mut launch });
         }
-        for (heads, index) in [(64, 32), (8, 32)] {
-            queries(bench, c, m, heads, index);
+        for heads in [64, 8] {
+            queries(bench, c, m, heads);
         }
     }
 }
 
-fn queries(bench: &Bench, c: &mut Criterion, m: usize, n: usize, index: usize) {
-    let name = format!("queries of {n} heads and {index} of the indexer, {m} rows");
+fn queries(bench: &Bench, c: &mut Criterion, m: usize, n: usize) {
+    let name = format!("queries of {n} heads, {m} rows");
     if !bench.wants("rope", &name) {
         return;
     }
     let d = &bench.device;
-    let heads = |n, stride, offset| Heads { n, stride, offset, len: 64 };
-    let (from, to, own) = (heads(n, 256, 192), heads(n, 576, 512), heads(index, 128, 0));
+    let heads = |stride, offset| Heads { n, stride, offset, len: 64 };
+    let (from, to) = (heads(256, 192), heads(576, 512));
     let rows = rows(d, 100_000, m);
-    let (angles, rng) = (angles(d, &rows), &mut Rng(3));
-    let bytes = 4 * m * 64 * (2 * (n + index) + 1);
+    let angles = angles(d, &rows);
+    let bytes = 4 * m * 64 * (2 * n + 1);
     let sets = bench.few_sets(bytes);
-    let few = |cols: usize, rng: &mut Rng| rng.normals(m.min(DISTINCT) * cols);
-    let (x, i) = (few(n * 256, rng), few(index * 128, rng));
-    let mut all: Vec<_> = (0..sets)
-        .map(|_| {
-            let y = Tensor::zeros(d, m, n * 576).unwrap();
-            (tiled(d, &x, m, n * 256), y, tiled(d, &i, m, index * 128))
-        })
-        .collect();
-    let (from_x, y, in_place) = &mut all[0];
-    rope_queries(from_x, from, &angles, y, to, in_place, own).unwrap();
-    let (got_y, got_i) = (results(y.cuda().unwrap(), m), results(in_place.cuda().unwrap(), m));
+    let x = Rng(3).normals(m.min(DISTINCT) * n * 256);
+    let mut all: Vec<_> =
+        (0..sets).map(|_| (tiled(d, &x, m, n * 256), Tensor::zeros(d, m, n * 576).unwrap())).collect();
+    let (from_x, y) = &mut all[0];
+    rope_into(from_x, from, &angles, y, to).unwrap();
+    let got = results(y.cuda().unwrap(), m);
     // The first and the last row that are compared.
-    for (row, t) in [(0, 0), (got_y.len() / (n * 576) - 1, m - 1)] {
-        let position = [rows.positions()[t]];
+    for (row, t) in [(0, 0), (got.len() / (n * 576) - 1, m - 1)] {
         let part = |x: &[f32], of: Heads, row: usize| -> Vec<f32> {
-            let cols = of.n * of.stride;
-            (0..of.n).flat_map(|h| x[row * cols + h * of.stride + of.offset..][..64].to_vec()).collect()
+            let cols = n * of.stride;
+            (0..n).flat_map(|h| x[row * cols + h * of.stride + of.offset..][..64].to_vec()).collect()
         };
-        for (got, before, at, was) in [(&got_y, &x, to, from), (&got_i, &i, own, own)] {
-            let z = part(before, was, t % DISTINCT);
-            let want = reference::rope(&z, &position, 64, BASE.into()).unwrap();
-            close(&name, &part(got, at, row), &want, |_| 5e-6).unwrap();
-        }
+        let position = [rows.positions()[t]];
+        let want = reference::rope(&part(&x, from, t % DISTINCT), &position, 64, BASE.into()).unwrap();
+        close(&name, &part(&got, to, row), &want, |_| 5e-6).unwrap();
     }
     let mut launch = |set: usize| {
-        let (x, y, i) = &mut all[set];
-        rope_queries(x, from, &angles, y, to, i, own)
+        let (x, y) = &mut all[set];
+        rope_into(x, from, &angles, y, to)
     };
     let work = Work::copying(bytes);
     bench.row(c, "rope", Row { name, work, case: None, sets, launch: &mut launch });

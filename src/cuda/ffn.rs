@@ -68,7 +68,7 @@ pub(crate) fn ffn(w: &Ffn, x: &Tensor, y: &mut Tensor, precision: Precision) -> 
     if !w.down().is_tiled() {
         linear::prepare(w.down(), &gate)?;
     }
-    linear_many(&[w.gate(), w.up()], x, &mut [&mut gate, &mut up], precision)?;
+    linear_many(&[w.gate(), w.up()], x, &mut [&mut gate, &mut up], Vec::new(), precision)?;
     swiglu_in_place(gate.cuda_mut()?, up.cuda()?, m * ff)?;
-    linear_many(&[w.down()], &gate, &mut [y], precision)
+    linear_many(&[w.down()], &gate, &mut [y], Vec::new(), precision)
 }

@@ -5,7 +5,7 @@ use super::linear_tiled;
 use crate::error::{Error, Result};
 use crate::kernels::Entry;
 use crate::ops::linear::config::{LinearConfig, LinearProblem};
-use crate::ops::linear::{TiledOptions, Unrounded};
+use crate::ops::linear::{Rotated, TiledOptions, Unrounded};
 use crate::quant::GgmlType;
 use crate::sys::{ROUND_BF16, ROUND_INT8, ROUND_NONE, linear_params, linear_round};
 use crate::tensor::{ActivationFormat, Heads, Matrix, Precision, QuantizedTiles, Tensor};
@@ -13,11 +13,12 @@ use crate::tensor::{ActivationFormat, Heads, Matrix, Precision, QuantizedTiles, 
 const TILES_ARE_FAST: &str = "a matrix in tiles takes rounded activations: precision `fast`";
 
 /// `ys[i] = ws[i] x`: one launch for each matrix in blocks. Those in tiles share launches, and activations that are rounded once,
-/// into memory of this call, so that it cannot be recorded in a graph.
+/// into memory of this call, so that it cannot be recorded in a graph. Parts are `rotated` only if all are in tiles.
 pub(crate) fn linear_many(
     ws: &[&Matrix],
     x: &Tensor,
     ys: &mut [&mut Tensor],
+    rotated: Vec<Rotated<'_>>,
     precision: Precision,
 ) -> Result<()> {
     let _turn = x.cuda()?.gpu().turn();
@@ -57,7 +58,7 @@ pub(crate) fn linear_many(
             &in_tiles,
             &mut q,
             &mut tiled_ys,
-            TiledOptions { unrounded, kernel: None },
+            TiledOptions { unrounded, rotated, kernel: None },
         )?;
     }
     all.iter().try_for_each(|launch| launch.run(x))

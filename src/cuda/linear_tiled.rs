@@ -1,6 +1,6 @@
 //! Launches of repack, quantize and the linear layers in tiles. Shapes were checked by [`crate::ops`].
 
-use std::{array, ptr};
+use std::{array, mem, ptr};
 
 use super::dequantize::{count, holds, row_bytes};
 use super::linear;
@@ -10,12 +10,12 @@ use crate::error::{Error, Result};
 use crate::kernels::{self, Entry};
 use crate::ops::linear::config::{DECODE_TOKENS, DecodeConfig, DecodeProblem, float_tiles};
 use crate::ops::linear::gemm::{GemmConfig, GemmProblem};
-use crate::ops::linear::{TiledOptions, Unrounded};
+use crate::ops::linear::{Rotated, TiledOptions, Unrounded};
 use crate::quant::tiles::{TILE_ROWS, tile_bytes, tiles};
 use crate::quant::{self, GgmlType, Weight};
 use crate::sys::{
-    linear_decode_params, linear_gemm_params, linear_group, quantize_f16_params, quantize_params,
-    repack_params,
+    linear_decode_params, linear_gemm_params, linear_group, linear_rotation, quantize_f16_params,
+    quantize_params, repack_params,
 };
 use crate::tensor::{
     ActivationFormat, DeviceTiles, GemmScratch, Heads, Matrix, QuantizedTiles, TILE_TOKENS, Tensor,
@@ -134,7 +134,20 @@ struct Group<'a> {
     /// Of the parts of a row of `y`.
     y_parts: Heads,
     y_cols: usize,
+    rotation: linear_rotation,
 }
+
+/// Of outputs of which none are rotated.
+const NO_ROTATION: linear_rotation = linear_rotation {
+    angles: ptr::null(),
+    y: ptr::null_mut(),
+    y_stride: 0,
+    y_head: 0,
+    first: 0,
+    stride: 2,
+    width: 0,
+    heads: 0,
+};
 
 impl<'a> Group<'a> {
     fn new(gpu: &Gpu, w: &'a Matrix, y: Option<(&'a mut Tensor, Heads)>, m: usize) -> Result<Self> {
@@ -144,7 +157,7 @@ impl<'a> Group<'a> {
         let bytes = slabs * row_tiles * k_tiles * tile_bytes(*ty).unwrap_or(0);
         Self::checked(
             gpu,
-            Group { ty: *ty, w, rows, y: None, y_parts: Heads::one(0, 0), y_cols: 0 },
+            Group { ty: *ty, w, rows, y: None, y_parts: Heads::one(0, 0), y_cols: 0, rotation: NO_ROTATION },
             bytes,
             y,
             m,
@@ -156,7 +169,8 @@ impl<'a> Group<'a> {
         let [_, rows, k] = w.shape();
         let w = w.cuda()?;
         let (bytes, y_parts) = (rows * row_bytes(w, k)?, Heads::one(0, rows));
-        let group = Group { ty: w.ty, w: &w.blocks, rows, y: None, y_parts, y_cols: 0 };
+        let group =
+            Group { ty: w.ty, w: &w.blocks, rows, y: None, y_parts, y_cols: 0, rotation: NO_ROTATION };
         Self::checked(gpu, group, bytes, Some((y, y_parts)), m)
     }
 
@@ -177,6 +191,37 @@ impl<'a> Group<'a> {
         holds("linear", y, m * y_cols)?;
         count("values of a row", y_cols)?;
         Ok(Group { y: Some(y), y_parts, y_cols, ..group })
+    }
+
+    /// With parts of the outputs rotated; the group has them until it is launched.
+    fn rotated(mut self, gpu: &Gpu, part: Rotated<'a>, m: usize) -> Result<Self> {
+        let Heads { n, stride, offset, len } = part.heads;
+        let angles = part.angles.cuda()?;
+        gpu.with(angles)?;
+        holds("rotated", angles, m * len)?;
+        let (y, cols, parts) = match part.to {
+            None => (self.y.as_mut().map(|y| y.as_mut_ptr()), self.y_cols, part.heads),
+            Some((to, parts)) => {
+                let cols = to.cols();
+                let to = to.cuda_mut()?;
+                gpu.with(to)?;
+                holds("rotated", to, m * cols)?;
+                (Some(to.as_mut_ptr()), cols, parts)
+            }
+        };
+        let Some(y) = y else { return Ok(self) };
+        self.rotation = linear_rotation {
+            angles: angles.as_ptr(),
+            y: y.wrapping_add(parts.offset),
+            y_stride: cols as u64,
+            y_head: count("columns", parts.stride)?,
+            first: count("columns", offset)?,
+            // Where heads have no columns at all.
+            stride: count("columns", stride.max(2))?,
+            width: count("columns", len)?,
+            heads: count("heads", n)?,
+        };
+        Ok(self)
     }
 }
 
@@ -304,12 +349,15 @@ impl Input {
         let (m, k_tiles) = (self.m as u32, k_tiles as u32);
         let x_tiles = x.tiles().as_ptr();
         let group = |i: usize| match groups.get_mut(i) {
-            None => linear_group { w: ptr::null(), y: ptr::null_mut(), n: 0, y_stride: 0 },
-            Some(Group { w, rows, y, y_parts, y_cols, .. }) => linear_group {
+            None => {
+                linear_group { w: ptr::null(), y: ptr::null_mut(), n: 0, y_stride: 0, rotation: NO_ROTATION }
+            }
+            Some(Group { w, rows, y, y_parts, y_cols, rotation, .. }) => linear_group {
                 w: w.as_prologue_ptr().cast(),
                 y: y.as_mut().map_or(ptr::null_mut(), |y| y.as_mut_ptr().wrapping_add(y_parts.offset)),
                 n: *rows as u32,
                 y_stride: *y_cols as u32,
+                rotation: *rotation,
             },
         };
         let groups = array::from_fn::<_, GROUPS, _>(group);
@@ -317,7 +365,8 @@ impl Input {
             Config::Decode(DecodeConfig { entry, blocks, grid }) => {
                 let (x, k) = (x_tiles.cast(), self.k as u32);
                 let params = linear_decode_params { groups, n_groups, m, x, x_f32, k_tiles, k, blocks };
-                // SAFETY: w and x have the tiles and values that the params say and y has `m` rows of `n` values, as was checked;
+                // SAFETY: w and x have the tiles and values that the params say and y has `m` rows of `n` values, as was checked,
+                // as are angles and places of what is rotated, borrowed as long as the groups;
                 // the kernel is one of the type, for as many tokens. Buffers are aligned to 256, and with F32 `k` is a multiple of 4.
                 unsafe { self.gpu.launch(entry, [grid, 1, 1], &params) }
             }
@@ -359,7 +408,7 @@ fn run(
     input: &Input,
     sets: Vec<Vec<Group<'_>>>,
     glu: bool,
-    TiledOptions { kernel, unrounded }: TiledOptions<'_>,
+    TiledOptions { kernel, unrounded, .. }: TiledOptions<'_>,
 ) -> Result<()> {
     let has_room = |set: &Vec<Group<'_>>| set.len() < GROUPS && input.by_decode(set, glu, kernel);
     let host = sets.iter().position(has_room);
@@ -386,7 +435,7 @@ fn run(
         .into_iter()
         .enumerate()
         .map(|(i, groups)| {
-            let guests = if host == Some(i) { std::mem::take(&mut guests) } else { Vec::new() };
+            let guests = if host == Some(i) { mem::take(&mut guests) } else { Vec::new() };
             input.launch(groups, guests, glu, kernel)
         })
         .collect::<Result<_>>()?;
@@ -404,15 +453,19 @@ pub(crate) fn linear_tiled(
     ws: &[&Matrix],
     x: &mut QuantizedTiles,
     ys: &mut [&mut Tensor],
-    options: TiledOptions<'_>,
+    mut options: TiledOptions<'_>,
 ) -> Result<()> {
     let gpu = x.tiles().gpu().clone();
     let _turn = gpu.turn();
     let input = Input::new(x)?;
     let mut sets: Vec<Vec<Group<'_>>> = Vec::new();
-    for (w, y) in ws.iter().zip(ys) {
+    let mut rotated = mem::take(&mut options.rotated);
+    for (i, (w, y)) in ws.iter().zip(ys).enumerate() {
         let parts = Heads::one(0, w.rows());
-        let group = Group::new(&gpu, w, Some((y, parts)), input.m)?;
+        let mut group = Group::new(&gpu, w, Some((y, parts)), input.m)?;
+        if let Some(part) = rotated.iter().position(|part| part.matrix == i) {
+            group = group.rotated(&gpu, rotated.swap_remove(part), input.m)?;
+        }
         let of_type = |groups: &&mut Vec<Group<'_>>| {
             groups.len() < GROUPS && groups.iter().all(|other| other.ty == group.ty)
         };

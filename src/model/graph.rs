@@ -15,13 +15,13 @@ use crate::ops::dsa_indexer::{IndexerScratch, indexer_select};
 use crate::ops::dsa_topk::Selection;
 use crate::ops::embedding::embedding;
 use crate::ops::ffn::ffn;
-use crate::ops::linear::{head_linear, linear, linear_many};
+use crate::ops::linear::{Rotated, head_linear, linear, linear_many, linear_rotated};
 use crate::ops::logits::logits;
 use crate::ops::mla_attention::{MlaConfig, mla_attention};
 use crate::ops::moe::moe;
 use crate::ops::norm::{add_rms_norm, rms_norm};
 use crate::ops::post_a::{IndexKeys, PostA, post_a};
-use crate::ops::rope::{rope_angles, rope_into, rope_queries};
+use crate::ops::rope::rope_angles;
 use crate::ops::router::{Routing, router};
 use crate::tensor::{CacheType, Device, Heads, PagedRows, Precision, RaggedRows, Tensor};
 
@@ -317,20 +317,21 @@ fn attention_input(
         cache,
     });
     post_a(&input, Some(&mut ws.qr), None, latent, index)?;
+    let pe = Rotated {
+        matrix: 0,
+        heads: ws.pe_heads,
+        angles: &ws.angles,
+        to: Some((&mut ws.q_abs, ws.absorbed_pe_heads)),
+    };
+    let index = Rotated { matrix: 1, heads: ws.index_rope_heads, angles: &ws.angles, to: None };
     match queries {
         Some(indexer) => {
-            linear_many(&[q_b, &indexer.q_b], &ws.qr, &mut [&mut ws.q, &mut ws.q_idx], precision)?
+            let outs = &mut [&mut ws.q, &mut ws.q_idx];
+            linear_rotated(&[q_b, &indexer.q_b], &ws.qr, outs, &mut [pe, index], precision)?
         }
-        None => linear(q_b, &ws.qr, &mut ws.q, precision)?,
+        None => linear_rotated(&[q_b], &ws.qr, &mut [&mut ws.q], &mut [pe], precision)?,
     }
-    head_linear(k_b, &ws.q, ws.nope_heads, &mut ws.q_abs, ws.absorbed_heads, precision)?;
-    let (from, to) = (ws.pe_heads, ws.absorbed_pe_heads);
-    match queries {
-        Some(_) => {
-            rope_queries(&ws.q, from, &ws.angles, &mut ws.q_abs, to, &mut ws.q_idx, ws.index_rope_heads)
-        }
-        None => rope_into(&ws.q, from, &ws.angles, &mut ws.q_abs, to),
-    }
+    head_linear(k_b, &ws.q, ws.nope_heads, &mut ws.q_abs, ws.absorbed_heads, precision)
 }
 
 fn count(

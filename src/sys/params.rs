@@ -352,6 +352,41 @@ const _: () = {
     ["Offset of field: tile_act_f16::sums"][::core::mem::offset_of!(tile_act_f16, sums) - 4096usize];
     ["Offset of field: tile_act_f16::scales"][::core::mem::offset_of!(tile_act_f16, scales) - 4352usize];
 };
+#[doc = " Outputs that are rotated, in pairs of neighbours, on their way to where they belong: a part of each head."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct linear_rotation {
+    #[doc = " `[m, width / 2]` cosines and sines; null: nothing is rotated."]
+    pub angles: *const f32,
+    #[doc = " Of the first head; may be within `y` of the matrix, and then at the same places."]
+    pub y: *mut f32,
+    #[doc = " Values from row to row of `y`."]
+    pub y_stride: u64,
+    #[doc = " Values from head to head of `y`."]
+    pub y_head: u32,
+    #[doc = " The first output of the first head's part: even."]
+    pub first: u32,
+    #[doc = " Outputs from head to head: even, at least 1."]
+    pub stride: u32,
+    #[doc = " Outputs of a part: even."]
+    pub width: u32,
+    #[doc = " Heads: all within the outputs."]
+    pub heads: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of linear_rotation"][::core::mem::size_of::<linear_rotation>() - 48usize];
+    ["Alignment of linear_rotation"][::core::mem::align_of::<linear_rotation>() - 8usize];
+    ["Offset of field: linear_rotation::angles"][::core::mem::offset_of!(linear_rotation, angles) - 0usize];
+    ["Offset of field: linear_rotation::y"][::core::mem::offset_of!(linear_rotation, y) - 8usize];
+    ["Offset of field: linear_rotation::y_stride"]
+        [::core::mem::offset_of!(linear_rotation, y_stride) - 16usize];
+    ["Offset of field: linear_rotation::y_head"][::core::mem::offset_of!(linear_rotation, y_head) - 24usize];
+    ["Offset of field: linear_rotation::first"][::core::mem::offset_of!(linear_rotation, first) - 28usize];
+    ["Offset of field: linear_rotation::stride"][::core::mem::offset_of!(linear_rotation, stride) - 32usize];
+    ["Offset of field: linear_rotation::width"][::core::mem::offset_of!(linear_rotation, width) - 36usize];
+    ["Offset of field: linear_rotation::heads"][::core::mem::offset_of!(linear_rotation, heads) - 40usize];
+};
 #[doc = " One matrix of a launch."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -364,15 +399,18 @@ pub struct linear_group {
     pub n: u32,
     #[doc = " Values from row to row of `y`."]
     pub y_stride: u32,
+    #[doc = " Of the outputs, without SwiGLU, slabs and f32."]
+    pub rotation: linear_rotation,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of linear_group"][::core::mem::size_of::<linear_group>() - 24usize];
+    ["Size of linear_group"][::core::mem::size_of::<linear_group>() - 72usize];
     ["Alignment of linear_group"][::core::mem::align_of::<linear_group>() - 8usize];
     ["Offset of field: linear_group::w"][::core::mem::offset_of!(linear_group, w) - 0usize];
     ["Offset of field: linear_group::y"][::core::mem::offset_of!(linear_group, y) - 8usize];
     ["Offset of field: linear_group::n"][::core::mem::offset_of!(linear_group, n) - 16usize];
     ["Offset of field: linear_group::y_stride"][::core::mem::offset_of!(linear_group, y_stride) - 20usize];
+    ["Offset of field: linear_group::rotation"][::core::mem::offset_of!(linear_group, rotation) - 24usize];
 };
 #[doc = " Linear layers of one type on the same int8 activations, for few tokens; behind them such of f32 on these activations unrounded."]
 #[repr(C)]
@@ -397,21 +435,21 @@ pub struct linear_decode_params {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of linear_decode_params"][::core::mem::size_of::<linear_decode_params>() - 136usize];
+    ["Size of linear_decode_params"][::core::mem::size_of::<linear_decode_params>() - 328usize];
     ["Alignment of linear_decode_params"][::core::mem::align_of::<linear_decode_params>() - 8usize];
     ["Offset of field: linear_decode_params::groups"]
         [::core::mem::offset_of!(linear_decode_params, groups) - 0usize];
     ["Offset of field: linear_decode_params::n_groups"]
-        [::core::mem::offset_of!(linear_decode_params, n_groups) - 96usize];
-    ["Offset of field: linear_decode_params::m"][::core::mem::offset_of!(linear_decode_params, m) - 100usize];
-    ["Offset of field: linear_decode_params::x"][::core::mem::offset_of!(linear_decode_params, x) - 104usize];
+        [::core::mem::offset_of!(linear_decode_params, n_groups) - 288usize];
+    ["Offset of field: linear_decode_params::m"][::core::mem::offset_of!(linear_decode_params, m) - 292usize];
+    ["Offset of field: linear_decode_params::x"][::core::mem::offset_of!(linear_decode_params, x) - 296usize];
     ["Offset of field: linear_decode_params::x_f32"]
-        [::core::mem::offset_of!(linear_decode_params, x_f32) - 112usize];
+        [::core::mem::offset_of!(linear_decode_params, x_f32) - 304usize];
     ["Offset of field: linear_decode_params::k_tiles"]
-        [::core::mem::offset_of!(linear_decode_params, k_tiles) - 120usize];
-    ["Offset of field: linear_decode_params::k"][::core::mem::offset_of!(linear_decode_params, k) - 124usize];
+        [::core::mem::offset_of!(linear_decode_params, k_tiles) - 312usize];
+    ["Offset of field: linear_decode_params::k"][::core::mem::offset_of!(linear_decode_params, k) - 316usize];
     ["Offset of field: linear_decode_params::blocks"]
-        [::core::mem::offset_of!(linear_decode_params, blocks) - 128usize];
+        [::core::mem::offset_of!(linear_decode_params, blocks) - 320usize];
 };
 #[doc = " Linear layers of one type on the same activations, for any number of tokens."]
 #[repr(C)]
@@ -440,25 +478,25 @@ pub struct linear_gemm_params {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of linear_gemm_params"][::core::mem::size_of::<linear_gemm_params>() - 144usize];
+    ["Size of linear_gemm_params"][::core::mem::size_of::<linear_gemm_params>() - 336usize];
     ["Alignment of linear_gemm_params"][::core::mem::align_of::<linear_gemm_params>() - 8usize];
     ["Offset of field: linear_gemm_params::groups"]
         [::core::mem::offset_of!(linear_gemm_params, groups) - 0usize];
     ["Offset of field: linear_gemm_params::n_groups"]
-        [::core::mem::offset_of!(linear_gemm_params, n_groups) - 96usize];
-    ["Offset of field: linear_gemm_params::m"][::core::mem::offset_of!(linear_gemm_params, m) - 100usize];
-    ["Offset of field: linear_gemm_params::x"][::core::mem::offset_of!(linear_gemm_params, x) - 104usize];
+        [::core::mem::offset_of!(linear_gemm_params, n_groups) - 288usize];
+    ["Offset of field: linear_gemm_params::m"][::core::mem::offset_of!(linear_gemm_params, m) - 292usize];
+    ["Offset of field: linear_gemm_params::x"][::core::mem::offset_of!(linear_gemm_params, x) - 296usize];
     ["Offset of field: linear_gemm_params::partial"]
-        [::core::mem::offset_of!(linear_gemm_params, partial) - 112usize];
+        [::core::mem::offset_of!(linear_gemm_params, partial) - 304usize];
     ["Offset of field: linear_gemm_params::arrived"]
-        [::core::mem::offset_of!(linear_gemm_params, arrived) - 120usize];
+        [::core::mem::offset_of!(linear_gemm_params, arrived) - 312usize];
     ["Offset of field: linear_gemm_params::k_tiles"]
-        [::core::mem::offset_of!(linear_gemm_params, k_tiles) - 128usize];
+        [::core::mem::offset_of!(linear_gemm_params, k_tiles) - 320usize];
     ["Offset of field: linear_gemm_params::slabs"]
-        [::core::mem::offset_of!(linear_gemm_params, slabs) - 132usize];
+        [::core::mem::offset_of!(linear_gemm_params, slabs) - 324usize];
     ["Offset of field: linear_gemm_params::y_slab"]
-        [::core::mem::offset_of!(linear_gemm_params, y_slab) - 136usize];
-    ["Offset of field: linear_gemm_params::cut"][::core::mem::offset_of!(linear_gemm_params, cut) - 140usize];
+        [::core::mem::offset_of!(linear_gemm_params, y_slab) - 328usize];
+    ["Offset of field: linear_gemm_params::cut"][::core::mem::offset_of!(linear_gemm_params, cut) - 332usize];
 };
 #[doc = " A unit whose keys several blocks of threads have; `pieces` is 0 for none."]
 #[repr(C)]
@@ -1341,10 +1379,12 @@ const _: () = {
     ["Offset of field: rope_angles_params::pairs"]
         [::core::mem::offset_of!(rope_angles_params, pairs) - 532usize];
 };
-#[doc = " Heads of rows. Of `x` and `y` what is given is the first rotated value of the first head."]
+#[doc = " Rotates pairs of neighbouring values of all heads. Of `x` and `y` what is given is the first rotated value of the first head. Where four\n  values are loaded at once everything is a multiple of 4."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct rope_part {
+pub struct rope_params {
+    #[doc = " `[m, pairs]` cosines and sines."]
+    pub angles: *const f32,
     #[doc = " f32"]
     pub x: *const f32,
     #[doc = " f32, may be `x` if the strides are the same."]
@@ -1357,29 +1397,8 @@ pub struct rope_part {
     pub x_head: u32,
     #[doc = " Values from head to head of `y`."]
     pub y_head: u32,
-    #[doc = " Heads, may be 0: then nothing else is used."]
+    #[doc = " Heads."]
     pub heads: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of rope_part"][::core::mem::size_of::<rope_part>() - 48usize];
-    ["Alignment of rope_part"][::core::mem::align_of::<rope_part>() - 8usize];
-    ["Offset of field: rope_part::x"][::core::mem::offset_of!(rope_part, x) - 0usize];
-    ["Offset of field: rope_part::y"][::core::mem::offset_of!(rope_part, y) - 8usize];
-    ["Offset of field: rope_part::x_stride"][::core::mem::offset_of!(rope_part, x_stride) - 16usize];
-    ["Offset of field: rope_part::y_stride"][::core::mem::offset_of!(rope_part, y_stride) - 24usize];
-    ["Offset of field: rope_part::x_head"][::core::mem::offset_of!(rope_part, x_head) - 32usize];
-    ["Offset of field: rope_part::y_head"][::core::mem::offset_of!(rope_part, y_head) - 36usize];
-    ["Offset of field: rope_part::heads"][::core::mem::offset_of!(rope_part, heads) - 40usize];
-};
-#[doc = " Rotates pairs of neighbouring values of all heads of two kinds. Where four values are loaded at once everything is a multiple of 4."]
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct rope_params {
-    #[doc = " `[m, pairs]` cosines and sines."]
-    pub angles: *const f32,
-    #[doc = " Both kinds."]
-    pub parts: [rope_part; 2usize],
     #[doc = " Rows."]
     pub m: u32,
     #[doc = " Pairs of a head."]
@@ -1387,12 +1406,18 @@ pub struct rope_params {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of rope_params"][::core::mem::size_of::<rope_params>() - 112usize];
+    ["Size of rope_params"][::core::mem::size_of::<rope_params>() - 64usize];
     ["Alignment of rope_params"][::core::mem::align_of::<rope_params>() - 8usize];
     ["Offset of field: rope_params::angles"][::core::mem::offset_of!(rope_params, angles) - 0usize];
-    ["Offset of field: rope_params::parts"][::core::mem::offset_of!(rope_params, parts) - 8usize];
-    ["Offset of field: rope_params::m"][::core::mem::offset_of!(rope_params, m) - 104usize];
-    ["Offset of field: rope_params::pairs"][::core::mem::offset_of!(rope_params, pairs) - 108usize];
+    ["Offset of field: rope_params::x"][::core::mem::offset_of!(rope_params, x) - 8usize];
+    ["Offset of field: rope_params::y"][::core::mem::offset_of!(rope_params, y) - 16usize];
+    ["Offset of field: rope_params::x_stride"][::core::mem::offset_of!(rope_params, x_stride) - 24usize];
+    ["Offset of field: rope_params::y_stride"][::core::mem::offset_of!(rope_params, y_stride) - 32usize];
+    ["Offset of field: rope_params::x_head"][::core::mem::offset_of!(rope_params, x_head) - 40usize];
+    ["Offset of field: rope_params::y_head"][::core::mem::offset_of!(rope_params, y_head) - 44usize];
+    ["Offset of field: rope_params::heads"][::core::mem::offset_of!(rope_params, heads) - 48usize];
+    ["Offset of field: rope_params::m"][::core::mem::offset_of!(rope_params, m) - 52usize];
+    ["Offset of field: rope_params::pairs"][::core::mem::offset_of!(rope_params, pairs) - 56usize];
 };
 #[doc = " Of all experts together."]
 pub const GATING_SOFTMAX: router_gating = 0;

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use glm5::error::Error;
 use glm5::kernels::{Entry, linear_float};
-use glm5::ops::linear::{head_linear, linear, linear_by, linear_kernels, linear_many, reference};
+use glm5::ops::linear::{
+    Rotated, head_linear, linear, linear_by, linear_kernels, linear_many, linear_rotated, reference,
+};
+use glm5::ops::rope::{rope, rope_into};
 use glm5::quant::{GgmlType, Weight};
 use glm5::tensor::{Device, Heads, Precision};
 use half::{bf16, f16};
@@ -19,7 +22,7 @@ macro_rules! linear_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { linear, $devices, $cases;
         exact_is_the_reference(case), fast_is_the_reference_on_rounded_activations(case),
-        many_are_the_same_as_each_alone(many_case), rows_do_not_depend_on_each_other(case),
+        many_are_the_same_as_each_alone(many_case), rotated_or_afterwards_is_the_same(many_case), rows_do_not_depend_on_each_other(case),
         head_linear_is_the_reference_and_leaves_other_columns(head_case);
         every_type_and_width_is_computed, float_weights_are_nearly_as_exact_as_f32, float_heads_are_the_reference, tells_rows_from_columns, waits_for_earlier_kernels, refuses_what_does_not_fit }
     };
@@ -130,6 +133,44 @@ pub fn many_are_the_same_as_each_alone(devices: &[Device], c: ManyCase) -> TestC
     for (w, together) in weights.iter().zip(together) {
         let alone = on_each(&devices[..1], |d| run(d, w, &x, c.precision))?;
         equal("y", &together, &alone)?;
+    }
+    Ok(())
+}
+
+/// Parts of the outputs, in place and elsewhere, have the bits of a rotation afterwards.
+pub fn rotated_or_afterwards_is_the_same(devices: &[Device], c: ManyCase) -> TestCaseResult {
+    let rng = &mut Rng(c.weights[0].1);
+    let (n, len) = (1 + rng.below(3), 2 * (1 + rng.below(6)));
+    let heads = Heads { n, stride: len + 2 * rng.below(4), offset: 0, len };
+    let (to_heads, to_cols) = spread_heads(n, len, rng);
+    let weights = [7, 9].map(|seed| random_weight(type_for(c.k, rng), 1, n * heads.stride, c.k, seed));
+    let (x, turns) = (activations(c.m, c.k, rng), rng.normals(c.m * len / 2));
+    let turns: Vec<f32> = turns.iter().flat_map(|phi| [phi.cos(), phi.sin()]).collect();
+    let run = |d: &Device, on_the_way: bool| {
+        let (x, angles) = (tensor(d, c.k, &x), tensor(d, len, &turns));
+        let ws = weights.each_ref().map(|w| matrix(d, w));
+        let [mut a, mut b] = weights.each_ref().map(|w| poisoned(d, c.m, w.rows()));
+        let mut to = tensor(d, to_cols, &vec![0.5; c.m * to_cols]);
+        let (ws, ys) = (ws.each_ref(), &mut [&mut a, &mut b]);
+        match on_the_way {
+            true => {
+                let rotated = &mut [
+                    Rotated { matrix: 1, heads, angles: &angles, to: Some((&mut to, to_heads)) },
+                    Rotated { matrix: 0, heads, angles: &angles, to: None },
+                ];
+                linear_rotated(&ws, &x, ys, rotated, c.precision)?;
+            }
+            false => {
+                linear_many(&ws, &x, ys, c.precision)?;
+                rope(ys[0], heads, &angles)?;
+                rope_into(ys[1], heads, &angles, &mut to, to_heads)?;
+            }
+        }
+        Ok(vec![host(&a), outside(&host(&b), n * heads.stride, heads), host(&to)])
+    };
+    let (fused, after) = (on_each(devices, |d| run(d, true))?, on_each(devices, |d| run(d, false))?);
+    for (fused, after) in fused.iter().zip(&after) {
+        equal("outputs", fused, after)?;
     }
     Ok(())
 }

@@ -22,8 +22,10 @@ use super::inputs::*;
 use super::linear::Case;
 
 mod launches;
+mod rotated;
 mod unrounded;
 pub use launches::*;
+pub use rotated::*;
 pub use unrounded::*;
 
 macro_rules! linear_tiled_properties {
@@ -31,14 +33,16 @@ macro_rules! linear_tiled_properties {
         $crate::suites::properties! { linear_tiled, $devices, $cases;
         is_the_reference_on_rounded_activations(case_and_format), repacking_keeps_every_bit(stack_case),
         tokens_do_not_depend_on_each_other(case_and_format), swiglu_is_the_reference(case_and_format),
-        heads_are_the_reference(heads_case), rows_of_f32_are_the_reference(float_case);
+        heads_are_the_reference(heads_case), rows_of_f32_are_the_reference(float_case),
+        rotated_on_the_way_or_afterwards_is_the_same(case_and_format);
         is_near_the_ideal, rows_need_not_fill_tiles, every_int8_kernel_is_the_reference,
         every_f16_kernel_is_the_reference, every_token_stands_alone, listed_kernels_run, rows_for_many_rounds,
         formats_follow_the_tokens, matrices_of_a_launch_are_each_alone, launches_share_their_scratch,
         waits_for_earlier_kernels, many_share_their_activations, rounded_heads_are_multiplied_alike, no_tokens_are_no_work,
         refuses_what_does_not_fit, refuses_heads_that_do_not_fit, rows_of_f32_join_every_kernel, rows_of_f32_are_not_rounded,
         what_cannot_join_is_a_launch_of_its_own, rows_of_f32_find_a_launch, rows_of_f32_wait_for_earlier_kernels,
-        refuses_rows_of_f32_that_do_not_fit, scales_may_be_of_any_size }
+        refuses_rows_of_f32_that_do_not_fit, scales_may_be_of_any_size, every_kernel_rotates, queries_of_real_heads_are_rotated,
+        refuses_rotations_that_do_not_fit }
     };
 }
 pub(crate) use linear_tiled_properties;

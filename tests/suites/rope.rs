@@ -1,6 +1,6 @@
 //! Interleaved rotary embedding.
 
-use glm5::ops::rope::{reference, rope, rope_angles, rope_into, rope_queries};
+use glm5::ops::rope::{reference, rope, rope_angles, rope_into};
 use glm5::tensor::{Device, Heads, PAGE_ROWS, RaggedRows, Tensor};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
@@ -15,7 +15,7 @@ macro_rules! rope_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { rope, $devices, $cases;
         angles_are_good_to_a_millionth(case), rotates_head_parts_only(case), into_equals_in_place(case),
-        queries_of_both_kinds_are_each_alone(case), scores_do_not_change_when_all_positions_shift(case);
+        scores_do_not_change_when_all_positions_shift(case);
         rotates_adjacent_pairs, has_the_published_frequencies, parts_of_real_heads_are_the_right_ones,
         neighbours_of_nan_and_negative_zeros_stay, refuses_what_does_not_fit }
     };
@@ -115,34 +115,6 @@ pub fn into_equals_in_place(devices: &[Device], c: Case) -> TestCaseResult {
     equal("other columns", &outside(&y, y_cols, y_heads), &outside(&before, y_cols, y_heads))
 }
 
-/// Queries of attention and of the indexer in one launch have the bits of two.
-pub fn queries_of_both_kinds_are_each_alone(devices: &[Device], c: Case) -> TestCaseResult {
-    let rng = &mut Rng(c.seed);
-    let (x_heads, x_cols) = spread_heads(c.heads, c.dim, rng);
-    let (y_heads, y_cols) = spread_heads(c.heads, c.dim, rng);
-    let (i_heads, i_cols) = spread_heads(1 + rng.below(4), c.dim, rng);
-    let m = c.positions.len();
-    let [x, y, index] = [x_cols, y_cols, i_cols].map(|cols| rng.normals(m * cols));
-    let run = |together: bool| {
-        on_each(devices, |d| {
-            let angles = angles(d, c.base, &c.positions, c.dim)?;
-            let (x, mut y, mut index) =
-                (tensor(d, x_cols, &x), tensor(d, y_cols, &y), tensor(d, i_cols, &index));
-            match together {
-                true => rope_queries(&x, x_heads, &angles, &mut y, y_heads, &mut index, i_heads)?,
-                false => {
-                    rope_into(&x, x_heads, &angles, &mut y, y_heads)?;
-                    rope(&mut index, i_heads, &angles)?;
-                }
-            }
-            Ok((host(&y), host(&index)))
-        })
-    };
-    let ((y, index), (y_alone, index_alone)) = (run(true)?, run(false)?);
-    equal("y", &y, &y_alone)?;
-    equal("index", &index, &index_alone)
-}
-
 /// The last 64 of 256 of a query, its place behind 512 absorbed values, the first 64 of 128 of an indexer's: rotated in another order,
 /// by another width or at another place, something of this differs (mistakes 1 to 4).
 pub fn parts_of_real_heads_are_the_right_ones(devices: &[Device]) {
@@ -155,7 +127,8 @@ pub fn parts_of_real_heads_are_the_right_ones(devices: &[Device]) {
         let angles = angles(d, base, &positions, 64)?;
         let (x, mut y, mut index) =
             (tensor(d, 64 * 256, &x), tensor(d, 64 * 576, &y), tensor(d, 32 * 128, &index));
-        rope_queries(&x, x_heads, &angles, &mut y, y_heads, &mut index, i_heads)?;
+        rope_into(&x, x_heads, &angles, &mut y, y_heads)?;
+        rope(&mut index, i_heads, &angles)?;
         Ok((host(&y), host(&index)))
     })
     .unwrap();
@@ -286,10 +259,6 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
         ("into count", rope_into(&from, heads, &table, &mut y, Heads { n: 1, ..heads })),
         ("into width", rope_into(&from, heads, &table, &mut y, Heads { len: 2, ..heads })),
         ("into rows", rope_into(&from, heads, &table, &mut other, heads)),
-        ("queries x", rope_queries(&from, wide, &table, &mut y, heads, &mut x, heads)),
-        ("queries y", rope_queries(&from, heads, &table, &mut other, heads, &mut x, heads)),
-        ("queries index", rope_queries(&from, heads, &table, &mut y, heads, &mut x, wide)),
-        ("queries rows", rope_queries(&from, heads, &table, &mut y, heads, &mut other, heads)),
     ]);
     for base in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         let mut table = poisoned(d, 3, 4);

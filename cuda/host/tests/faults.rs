@@ -206,7 +206,12 @@ fn no_kernel_runs_unless_all_can() {
     quantize(&x, &mut q).unwrap();
     let [mut y, mut beside] = [0; 2].map(|_| Tensor::from_vec(d, 2, 6, vec![7f32; 12]).unwrap());
     let unrounded = Some(Unrounded { x: &x, ws: &[&f16], ys: &mut [&mut beside] });
-    absent(linear_tiled_with(TiledOptions { unrounded, kernel: None }, &[&tiles], &mut q, &mut [&mut y]));
+    absent(linear_tiled_with(
+        TiledOptions { unrounded, ..TiledOptions::default() },
+        &[&tiles],
+        &mut q,
+        &mut [&mut y],
+    ));
     absent(linear_many(&[&tiles, &f16], &x, &mut [&mut y, &mut beside], Precision::Fast));
     assert!([&y, &beside].iter().all(|y| y.to_vec().unwrap() == [7.0; 12]), "a refused call wrote something");
 
@@ -258,8 +263,12 @@ fn unrounded_matrices_lie_on_one_gpu() {
         let [x, f, y] = [0, 1, 2].map(|part| if part == moved { &there } else { &here });
         let (x, f, mut beside, mut y) = (ones(x), float(f), out(y), out(&here));
         let unrounded = Some(Unrounded { x: &x, ws: &[&f], ys: &mut [&mut beside] });
-        let result =
-            linear_tiled_with(TiledOptions { unrounded, kernel: None }, &[&w], &mut q, &mut [&mut y]);
+        let result = linear_tiled_with(
+            TiledOptions { unrounded, ..TiledOptions::default() },
+            &[&w],
+            &mut q,
+            &mut [&mut y],
+        );
         if moved == 3 {
             result.unwrap();
             assert_eq!(beside.to_vec().unwrap(), [256.0; 12]);

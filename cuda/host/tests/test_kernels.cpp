@@ -248,6 +248,24 @@ void repack(Job &job) {
     job.run(p, round_up(static_cast<int>(tiles), job.value("warps")));
 }
 
+// Some heads of a group's outputs rotated, in place or elsewhere.
+void rotate(Job &job, linear_group &group, std::uint32_t m) {
+    linear_rotation &r = group.rotation;
+    r.stride = 2 * job.random.between(1, 12);
+    r.width = 2 * job.random.between(1, static_cast<int>(r.stride / 2));
+    if (group.n < r.stride || job.coin()) return;
+    r.heads = job.random.between(1, static_cast<int>(group.n / r.stride));
+    r.first = 2 * job.random.between(0, static_cast<int>((r.stride - r.width) / 2));
+    r.angles = job.floats_in(std::size_t{m} * r.width);
+    if (job.coin()) {
+        r.y = group.y + r.first, r.y_stride = group.y_stride, r.y_head = r.stride;
+        return;
+    }
+    r.y_head = r.width + job.random.between(0, 3);
+    r.y_stride = std::uint64_t{r.heads} * r.y_head + job.random.between(0, 3);
+    r.y = job.out<float>((r.y_stride * (m - 1) + std::uint64_t{r.y_head} * (r.heads - 1) + r.width) * sizeof(float));
+}
+
 void linear_decode(Job &job) {
     linear_decode_params p{};
     const int elems = job.value("ty");
@@ -266,6 +284,7 @@ void linear_decode(Job &job) {
         row_tiles += static_cast<int>(tiles);
         group.y = job.out<float>(std::size_t{p.m} * group.n * sizeof(float));
         group.y_stride = group.n;
+        if (!glu) rotate(job, group, p.m);
     }
     p.x = static_cast<const tile_act *>(job.bytes_in(p.k_tiles * round_up(p.m, TILE_TOKENS) * sizeof(tile_act)));
     p.blocks = job.random.between(1, row_tiles);
@@ -310,6 +329,7 @@ void linear_gemm(Job &job) {
         // Nothing behind the last slab of the last row.
         const std::size_t values = std::size_t{group.y_stride} * (p.m - 1) + p.y_slab * (p.slabs - 1) + group.n;
         group.y = job.out<float>(values * sizeof(float));
+        if (!glu && p.slabs == 1) rotate(job, group, p.m);
         steps += round_up(group.n, rows) * round_up(p.m, tokens) * static_cast<int>(p.k_tiles * p.slabs);
     }
     const std::size_t token_tiles = std::size_t{p.slabs} * round_up(p.m, TILE_TOKENS);
@@ -600,24 +620,18 @@ void rope(Job &job) {
     p.pairs = pairs * job.random.between(1, 32);
     const std::uint32_t dim = 2 * p.pairs, step = 2 * pairs;
     p.angles = job.floats_in(std::size_t{p.m} * dim);
-    std::uint32_t groups = 0;
-    for (int i = 0; i < 2; ++i) {
-        rope_part &part = p.parts[i];
-        part.heads = i == 0 ? job.size(threads / (p.pairs / pairs) + 1) : job.random.between(0, 3);
-        if (part.heads == 0) continue;
-        groups += part.heads * (p.pairs / pairs);
-        part.x_head = dim + step * job.random.between(0, 2);
-        part.x_stride = std::uint64_t{part.heads} * part.x_head;
-        const bool in_place = job.coin();
-        part.y_head = in_place ? part.x_head : dim + step * job.random.between(0, 2);
-        part.y_stride = std::uint64_t{part.heads} * part.y_head;
-        // Nothing behind the last head of the last row.
-        const auto size = [&](std::uint64_t stride, std::uint32_t head) { return (p.m - 1) * stride + (part.heads - 1) * head + dim; };
-        float *x = job.floats_in_out(size(part.x_stride, part.x_head));
-        part.x = x;
-        part.y = in_place ? x : job.out<float>(size(part.y_stride, part.y_head) * sizeof(float));
-    }
-    job.run(p, p.m * tiles(groups, threads));
+    p.heads = job.size(threads / (p.pairs / pairs) + 1);
+    p.x_head = dim + step * job.random.between(0, 2);
+    p.x_stride = std::uint64_t{p.heads} * p.x_head;
+    const bool in_place = job.coin();
+    p.y_head = in_place ? p.x_head : dim + step * job.random.between(0, 2);
+    p.y_stride = std::uint64_t{p.heads} * p.y_head;
+    // Nothing behind the last head of the last row.
+    const auto size = [&](std::uint64_t stride, std::uint32_t head) { return (p.m - 1) * stride + (p.heads - 1) * head + dim; };
+    float *x = job.floats_in_out(size(p.x_stride, p.x_head));
+    p.x = x;
+    p.y = in_place ? x : job.out<float>(size(p.y_stride, p.y_head) * sizeof(float));
+    job.run(p, p.m * tiles(p.heads * (p.pairs / pairs), threads));
 }
 
 void cache_write(Job &job) {

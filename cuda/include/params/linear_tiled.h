@@ -3,6 +3,26 @@
 #define GLM5_PARAMS_LINEAR_TILED_H
 #include "tiles.h"
 
+/** Outputs that are rotated, in pairs of neighbours, on their way to where they belong: a part of each head. */
+typedef struct {
+    /** `[m, width / 2]` cosines and sines; null: nothing is rotated. */
+    const float *angles;
+    /** Of the first head; may be within `y` of the matrix, and then at the same places. */
+    float *y;
+    /** Values from row to row of `y`. */
+    uint64_t y_stride;
+    /** Values from head to head of `y`. */
+    uint32_t y_head;
+    /** The first output of the first head's part: even. */
+    uint32_t first;
+    /** Outputs from head to head: even, at least 1. */
+    uint32_t stride;
+    /** Outputs of a part: even. */
+    uint32_t width;
+    /** Heads: all within the outputs. */
+    uint32_t heads;
+} linear_rotation;
+
 /** One matrix of a launch. */
 typedef struct {
     /** `[n / 16, k_tiles]` tiles, the first rounded up; as many times as there are slabs. */
@@ -13,6 +33,8 @@ typedef struct {
     uint32_t n;
     /** Values from row to row of `y`. */
     uint32_t y_stride;
+    /** Of the outputs, without SwiGLU, slabs and f32. */
+    linear_rotation rotation;
 } linear_group;
 
 enum { LINEAR_GROUPS = 4 };

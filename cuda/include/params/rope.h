@@ -20,8 +20,11 @@ typedef struct {
     uint32_t pairs;
 } rope_angles_params;
 
-/** Heads of rows. Of `x` and `y` what is given is the first rotated value of the first head. */
+/** Rotates pairs of neighbouring values of all heads. Of `x` and `y` what is given is the first rotated value of the first head. Where four
+ *  values are loaded at once everything is a multiple of 4. */
 typedef struct {
+    /** `[m, pairs]` cosines and sines. */
+    const float *angles;
     /** f32 */
     const float *x;
     /** f32, may be `x` if the strides are the same. */
@@ -34,16 +37,8 @@ typedef struct {
     uint32_t x_head;
     /** Values from head to head of `y`. */
     uint32_t y_head;
-    /** Heads, may be 0: then nothing else is used. */
+    /** Heads. */
     uint32_t heads;
-} rope_part;
-
-/** Rotates pairs of neighbouring values of all heads of two kinds. Where four values are loaded at once everything is a multiple of 4. */
-typedef struct {
-    /** `[m, pairs]` cosines and sines. */
-    const float *angles;
-    /** Both kinds. */
-    rope_part parts[2];
     /** Rows. */
     uint32_t m;
     /** Pairs of a head. */

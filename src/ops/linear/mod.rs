@@ -3,6 +3,10 @@
 pub mod config;
 pub mod gemm;
 pub mod reference;
+mod rotated;
+
+use rotated::expect_rotated;
+pub use rotated::{Rotated, linear_rotated};
 
 use super::expect;
 use crate::error::{Error, Result};
@@ -57,17 +61,18 @@ fn expect_linear(w: &Matrix, x: &Tensor, y: &Tensor) -> Result<()> {
 /// [`Error::Shape`] if any of them does not fit, [`Error::Unsupported`] for [`Precision::Exact`] of a matrix in tiles; nothing is
 /// written then.
 pub fn linear_many(ws: &[&Matrix], x: &Tensor, ys: &mut [&mut Tensor], precision: Precision) -> Result<()> {
-    const OP: &str = "linear";
-    if ws.len() != ys.len() {
-        return Err(Error::shape(OP, format!("{} outputs", ws.len()), ys.len()));
-    }
-    for (w, y) in ws.iter().zip(ys.iter()) {
-        expect_linear(w, x, y)?;
-    }
+    expect_many(ws, x, ys)?;
     match x.device() {
         Device::Cpu(cpu) => cpu::linear::linear_many(cpu, ws, x, ys, precision),
-        Device::Cuda(_) => cuda::linear::linear_many(ws, x, ys, precision),
+        Device::Cuda(_) => cuda::linear::linear_many(ws, x, ys, Vec::new(), precision),
     }
+}
+
+fn expect_many(ws: &[&Matrix], x: &Tensor, ys: &[&mut Tensor]) -> Result<()> {
+    if ws.len() != ys.len() {
+        return Err(Error::shape("linear", format!("{} outputs", ws.len()), ys.len()));
+    }
+    ws.iter().zip(ys).try_for_each(|(w, y)| expect_linear(w, x, y))
 }
 
 /// Rounds rows to the format of `q`, the input of [`linear_tiled`]. `x` and `q` are `[m, k]`.
@@ -106,6 +111,8 @@ pub fn quantize_heads(x: &Tensor, x_heads: Heads, q: &mut QuantizedTiles) -> Res
 pub struct TiledOptions<'a> {
     /// Further matrices on the same input.
     pub unrounded: Option<Unrounded<'a>>,
+    /// Parts of the outputs of [`linear_tiled_with`] that are rotated on their way.
+    pub rotated: Vec<Rotated<'a>>,
     /// A kernel of [`tiled_kernels`] in place of the one that is chosen: for benches and tests.
     pub kernel: Option<Entry>,
 }
@@ -151,8 +158,8 @@ pub fn linear_tiled(ws: &[&Matrix], x: &mut QuantizedTiles, ys: &mut [&mut Tenso
 /// [`linear_tiled`] with options.
 ///
 /// # Errors
-/// As [`linear_tiled`], and for matrices that are unrounded as [`linear`]; [`Error::Unsupported`] if a kernel is given that does not
-/// suit all of `ws`.
+/// As [`linear_tiled`], for matrices that are unrounded as [`linear`], for parts that are rotated as [`linear_rotated`];
+/// [`Error::Unsupported`] if a kernel is given that does not suit all of `ws`.
 pub fn linear_tiled_with(
     options: TiledOptions<'_>,
     ws: &[&Matrix],
@@ -168,6 +175,7 @@ pub fn linear_tiled_with(
         expect(OP, "y", y, x.shape()[0], w.rows())?;
     }
     options.expect(OP, x.shape())?;
+    expect_rotated(ws, ys, &options.rotated)?;
     cuda::linear_tiled::linear_tiled(ws, x, ys, options)
 }
 
@@ -183,7 +191,7 @@ pub fn swiglu_tiled(gate: &Matrix, up: &Matrix, x: &mut QuantizedTiles, y: &mut 
 /// [`swiglu_tiled`] with options.
 ///
 /// # Errors
-/// As [`swiglu_tiled`], and as [`linear_tiled_with`].
+/// As [`swiglu_tiled`], and as [`linear_tiled_with`]; [`Error::Unsupported`] for outputs that are rotated.
 pub fn swiglu_tiled_with(
     options: TiledOptions<'_>,
     gate: &Matrix,
@@ -202,6 +210,9 @@ pub fn swiglu_tiled_with(
     }
     expect(OP, "y", y, x.shape()[0], gate.rows())?;
     options.expect(OP, x.shape())?;
+    if !options.rotated.is_empty() {
+        return Err(Error::unsupported("swiglu of rotated outputs", "only linear layers have them"));
+    }
     cuda::linear_tiled::swiglu_tiled(gate, up, x, y, options)
 }
 

@@ -3,7 +3,7 @@
 pub mod config;
 pub mod reference;
 
-use super::{expect, on_one_device};
+use super::expect;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Heads, RaggedRows, Tensor};
 use crate::{cpu, cuda};
@@ -57,37 +57,11 @@ pub fn rope_into(x: &Tensor, x_heads: Heads, angles: &Tensor, y: &mut Tensor, y_
             let (nx, ny) = (x.cols(), y.cols());
             cpu::rope::rope_into(cpu, x.cpu()?, nx, x_heads, angles.cpu()?, y.cpu_mut()?, ny, y_heads)
         }
-        Device::Cuda(_) => cuda::rope::rope_into(x, x_heads, angles, y, y_heads, None),
+        Device::Cuda(_) => cuda::rope::rope_into(x, x_heads, angles, y, y_heads),
     }
 }
 
-/// What the queries of a layer need, in one launch: [`rope_into`] for those of attention, whose rotated parts go into the absorbed
-/// queries `y`, and [`rope`] for those of the indexer. Both have the same angles.
-///
-/// # Errors
-/// [`Error::Shape`] if they do not fit, [`Error::Unsupported`] across devices; nothing is written then.
-pub fn rope_queries(
-    x: &Tensor,
-    x_heads: Heads,
-    angles: &Tensor,
-    y: &mut Tensor,
-    y_heads: Heads,
-    index: &mut Tensor,
-    index_heads: Heads,
-) -> Result<()> {
-    expect_into("rope_queries", x, x_heads, angles, y, y_heads)?;
-    expect_in_place("rope_queries", index, index_heads, angles)?;
-    on_one_device("rope_queries", &[x.device(), angles.device(), y.device(), index.device()])?;
-    match x.device() {
-        Device::Cpu(_) => {
-            rope_into(x, x_heads, angles, y, y_heads)?;
-            rope(index, index_heads, angles)
-        }
-        Device::Cuda(_) => cuda::rope::rope_into(x, x_heads, angles, y, y_heads, Some((index, index_heads))),
-    }
-}
-
-fn expect_in_place(op: &'static str, x: &Tensor, heads: Heads, angles: &Tensor) -> Result<()> {
+pub(super) fn expect_in_place(op: &'static str, x: &Tensor, heads: Heads, angles: &Tensor) -> Result<()> {
     expect(op, "angles", angles, x.rows(), heads.len)?;
     match heads.fits(x.cols()) {
         true => Ok(()),
@@ -95,7 +69,7 @@ fn expect_in_place(op: &'static str, x: &Tensor, heads: Heads, angles: &Tensor) 
     }
 }
 
-fn expect_into(
+pub(super) fn expect_into(
     op: &'static str,
     x: &Tensor,
     x_heads: Heads,

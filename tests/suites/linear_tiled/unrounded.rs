@@ -34,6 +34,7 @@ fn run_beside(
     let options = TiledOptions {
         kernel,
         unrounded: Some(Unrounded { x, ws: unrounded, ys: &mut beside.iter_mut().collect::<Vec<_>>() }),
+        ..TiledOptions::default()
     };
     match glu {
         true => swiglu_tiled_with(options, ws[0], ws[1], q, outs[0]),
@@ -297,7 +298,7 @@ pub fn rows_of_f32_wait_for_earlier_kernels(devices: &[Device]) {
                 dequantize(&source, 0, 0..m, &mut there).unwrap();
             }
             let unrounded = Some(Unrounded { x: &there, ws: &[&float], ys: &mut [&mut of_float] });
-            let options = TiledOptions { unrounded, kernel: None };
+            let options = TiledOptions { unrounded, ..TiledOptions::default() };
             linear_tiled_with(options, &[&w], &mut q, &mut [&mut y]).unwrap();
             [host(&y), host(&of_float)]
         };
@@ -321,7 +322,7 @@ pub fn refuses_rows_of_f32_that_do_not_fit(devices: &[Device]) {
         ys: &'a mut [&'a mut Tensor],
     ) -> glm5::Result<()> {
         let (w, q, y) = on;
-        let options = TiledOptions { unrounded: Some(Unrounded { x, ws, ys }), kernel: None };
+        let options = TiledOptions { unrounded: Some(Unrounded { x, ws, ys }), ..TiledOptions::default() };
         linear_tiled_with(options, &[w], q, &mut [y])
     }
     let f16 =
@@ -365,7 +366,10 @@ pub fn refuses_rows_of_f32_that_do_not_fit(devices: &[Device]) {
     ]);
     let mut up_y = poisoned(d, 2, 20);
     let ys: &mut [&mut Tensor] = &mut [&mut narrow];
-    let options = TiledOptions { unrounded: Some(Unrounded { x: &ones(2, k), ws: &[&f], ys }), kernel: None };
+    let options = TiledOptions {
+        unrounded: Some(Unrounded { x: &ones(2, k), ws: &[&f], ys }),
+        ..TiledOptions::default()
+    };
     refused(vec![("swiglu, y cols", swiglu_tiled_with(options, &w, &w, &mut q, &mut up_y))]);
     assert!(
         [y, out, narrow, up_y, first, tall, y_there].iter().all(untouched),
