@@ -16,6 +16,7 @@ fn devices() -> Vec<Vec<Device>> {
     DEVICES.clone()
 }
 
+suites::attention::attention_properties!(crate::devices, 24);
 suites::cache::cache_properties!(crate::devices, 96);
 suites::dequantize::dequantize_properties!(crate::devices, 96);
 suites::dsa_indexer::dsa_indexer_properties!(crate::devices, 64);

@@ -47,6 +47,7 @@ mod device {
         }
     }
 
+    crate::suites::attention::attention_properties!(crate::device::devices, 16);
     crate::suites::cache::cache_properties!(crate::device::devices, 256);
     crate::suites::dequantize::dequantize_properties!(crate::device::devices, 256);
     crate::suites::dsa_indexer::dsa_indexer_properties!(crate::device::devices, 256);

@@ -52,6 +52,7 @@ macro_rules! properties {
 }
 pub(crate) use properties;
 
+pub mod attention;
 pub mod cache;
 pub mod dequantize;
 pub mod dsa_indexer;

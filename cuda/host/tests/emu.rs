@@ -19,6 +19,7 @@ mod emu {
         vec![vec![device]]
     }
 
+    crate::suites::attention::attention_properties!(crate::emu::devices, 1);
     crate::suites::cache::cache_properties!(crate::emu::devices, 24);
     crate::suites::dequantize::dequantize_properties!(crate::emu::devices, 48);
     crate::suites::dsa_indexer::dsa_indexer_properties!(crate::emu::devices, 16);
