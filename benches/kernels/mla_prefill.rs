@@ -65,7 +65,8 @@ struct Inputs {
 
 impl Inputs {
     fn new(heads: usize) -> Self {
-        let config = MlaConfig { n_heads: heads, kv_lora_rank: RANK, qk_rope_head_dim: ROPE, sm_scale: SM_SCALE };
+        let config =
+            MlaConfig { n_heads: heads, kv_lora_rank: RANK, qk_rope_head_dim: ROPE, sm_scale: SM_SCALE };
         let bf16 = |values: Vec<f32>| values.iter().map(|v| half::bf16::from_f32(*v).to_f32()).collect();
         let few: Vec<f32> = Rng(4).normals(RANK * 61).iter().map(|w| 0.04 * w).collect();
         Inputs {
@@ -146,7 +147,8 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
         let Case { heads, m, depth } = case;
         let rows = format!("{heads} heads, {m} rows behind {depth} keys");
         let expanded = KEYS.into_iter().enumerate().filter(|(i, keys)| *i == 0 || case.keys() >= *keys);
-        let expanded: Vec<_> = expanded.map(|(_, keys)| (format!("{rows}, {keys} keys at a time"), keys)).collect();
+        let expanded: Vec<_> =
+            expanded.map(|(_, keys)| (format!("{rows}, {keys} keys at a time"), keys)).collect();
         let absorbed = format!("{rows}, absorbed");
         let wants = |name: &str| bench.wants("mla_prefill", name);
         if !expanded.iter().any(|(name, _)| wants(name)) && !wants(&absorbed) {
@@ -186,7 +188,11 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
                 let options = MlaOptions { scratch: Some(&mut scratch), ..MlaOptions::default() };
                 mla_attention_with(options, &q, &cache, &ragged, None, &inputs.config, &mut out)
             };
-            bench.row(c, "mla_prefill", Row { name: absorbed, work, case: None, sets: 1, launch: &mut launch });
+            bench.row(
+                c,
+                "mla_prefill",
+                Row { name: absorbed, work, case: None, sets: 1, launch: &mut launch },
+            );
         }
     }
 }

@@ -15,7 +15,9 @@ use crate::ops::mla_prefill::config::{
     EXPAND, HEAD, KEYS, KEYS_AT_A_TIME, NOPE, PrefillGroup, PrefillKernels, PrefillProblem, SEQUENCES, TILE,
     groups,
 };
-use crate::sys::{mla_expand_params, mla_gather_params, mla_prefill_params, prefill_sequence, prefill_sequences};
+use crate::sys::{
+    mla_expand_params, mla_gather_params, mla_prefill_params, prefill_sequence, prefill_sequences,
+};
 use crate::tensor::{Device, Matrix, PAGE_ROWS, PagedRows, RaggedRows, Tensor};
 
 /// In [`Gpu::held`].
@@ -159,11 +161,16 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// Attention of all rows of a group to its keys from `begin` to `end`, which are places of keys, and multiples of [`EXPAND`].
-    fn block(&self, group: &PrefillGroup, begin: usize, end: usize, scratch: &mut PrefillScratch) -> Result<()> {
+    fn block(
+        &self,
+        group: &PrefillGroup,
+        begin: usize,
+        end: usize,
+        scratch: &mut PrefillScratch,
+    ) -> Result<()> {
         let (gpu, keys) = (self.gpu, end - begin);
         let none = prefill_sequence { row: 0, rows: 0, first: 0, keys: 0 };
-        let mut sequences =
-            prefill_sequences { at: [none; SEQUENCES], n: group.sequences.len() as u32 };
+        let mut sequences = prefill_sequences { at: [none; SEQUENCES], n: group.sequences.len() as u32 };
         for (to, s) in sequences.at.iter_mut().zip(&group.sequences) {
             *to = prefill_sequence { row: s.row, rows: s.rows, first: s.first, keys: s.keys };
         }

@@ -62,13 +62,17 @@ impl PrefillKernels {
     pub fn pick(problem: PrefillProblem) -> Result<Self> {
         let PrefillProblem { kv_lora_rank, width, nope, v, ty } = problem;
         let none = || {
-            let what = format!("expanded attention of {nope} + {} and {v} over {ty} rows of {width}", width - kv_lora_rank);
+            let what = format!(
+                "expanded attention of {nope} + {} and {v} over {ty} rows of {width}",
+                width - kv_lora_rank
+            );
             Error::unsupported(what, "no kernel was built for it")
         };
         if (kv_lora_rank, width, nope, v) != (LATENT, WIDTH, NOPE, HEAD) {
             return Err(none());
         }
-        let expand = |values| kernels::mla_expand::INSTANCES.iter().find(|i| i.values == values).map(|i| i.entry);
+        let expand =
+            |values| kernels::mla_expand::INSTANCES.iter().find(|i| i.values == values).map(|i| i.entry);
         let gather = kernels::mla_gather::INSTANCES.iter().find(|i| i.cache == ty.code());
         Ok(PrefillKernels {
             gather: gather.ok_or_else(none)?.entry,

@@ -9,10 +9,10 @@ pub mod reference;
 use super::linear::head_linear;
 use super::mla_attention::{MlaConfig, MlaOptions, mla_attention_with};
 use super::{expect, on_one_device};
+use crate::cuda;
 pub use crate::cuda::mla_prefill::PrefillScratch;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Heads, Matrix, PagedRows, Precision, RaggedRows, Tensor};
-use crate::cuda;
 
 /// What a call of [`mla_prefill_with`] can have besides.
 #[derive(Debug, Default)]
@@ -86,7 +86,9 @@ pub fn mla_prefill_with(
     on_one_device(OP, &devices)?;
     match q.device() {
         Device::Cpu(_) => absorbed(options.lse, q, cache, rows, k_b, v_b, config, out),
-        Device::Cuda(gpu) => cuda::mla_prefill::mla_prefill(gpu, options, q, cache, rows, k_b, v_b, config, out),
+        Device::Cuda(gpu) => {
+            cuda::mla_prefill::mla_prefill(gpu, options, q, cache, rows, k_b, v_b, config, out)
+        }
     }
 }
 
