@@ -21,7 +21,7 @@ static_assert(PREFILL_HEAD == PREFILL_VALUE && PREFILL_HEAD == 256 && PREFILL_KE
 
 // What a block of threads does: from shared memory where it is asked for, since registers are few.
 struct prefill_work {
-    uint64_t first;    // row and head of its first row
+    uint64_t first;            // row and head of its first row
     const unsigned char *next; // the next tile to copy
     uint32_t rows, n_heads;
     uint32_t position;   // of the first row
