@@ -30,6 +30,7 @@ mod emu {
     crate::suites::linear_tiled::linear_tiled_properties!(crate::emu::devices, 16);
     crate::suites::mla_attention::mla_attention_properties!(crate::emu::devices, 12);
     crate::suites::mla_decode::mla_decode_properties!(crate::emu::devices, 3);
+    crate::suites::mla_prefill::mla_prefill_properties!(crate::emu::devices, 3);
     crate::suites::moe_tiled::moe_tiled_properties!(crate::emu::devices, 3);
     crate::suites::moe::moe_properties!(crate::emu::devices, 2);
     crate::suites::moe_blocks::moe_blocks_properties!(crate::emu::devices, 1);
