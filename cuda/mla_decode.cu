@@ -1,9 +1,9 @@
-// mla_decode: absorbed latent attention over paged caches of bf16 or f16, by matrix instructions. mla_merge: what several blocks of
+// mla_decode: absorbed latent attention over paged caches of bf16, f16 or fp8, by matrix instructions. mla_merge: what several blocks of
 // threads have of a row.
 //
 // Math    l[s] = scale q . row[s] over the keys s of a row, p = softmax(l), out = sum_s p[s] row[s][..512]; q rounded to the type of the cache
-//         (f16: scaled into its range by a power of two for each head), p rounded to it before it meets values; sums, maxima and the
-//         sum of p in f32
+//         (f16: scaled into its range by a power of two for each head; rows of fp8 become bf16), p rounded to it before it meets values; sums,
+//         maxima and the sum of p in f32
 // Shapes  q [m, n_heads, 576], cache [slots, 576], out [m, n_heads, 512]
 // Tiling  tiles of 32 keys for kHeads heads of a row, in order of rows, groups of heads, keys: a block of threads takes an equal share, wherever
 //         that begins and ends. Scores: a warp has a quarter of the 36 steps along a row for half of the keys, so that q stays in
@@ -19,7 +19,7 @@ constexpr int kPitch = 40;      // of scores and weights: rows of eight neighbou
 constexpr int kChunk = 8;       // tiles whose slots are looked up at a time: a key for each thread
 constexpr uint32_t kAll = 0xffffffffu;
 
-template <class T, int kHeads, int kBlocks, int kWarps> struct mla_decode_smem {
+template <class T, int kFp8, int kHeads, int kBlocks, int kWarps> struct mla_decode_smem {
     alignas(128) unsigned char keys[2][MLA_KEYS * kRowBytes];
     alignas(16) float scores[kPieces][kHeads][kPitch];
     alignas(16) uint16_t weights[kHeads][kPitch];
@@ -124,6 +124,51 @@ INTRIN void copy_keys(const void *cache, const uint32_t *slots, unsigned char *t
     unsigned char *place = to + key * kRowBytes + 16 * (part ^ key % 8);
 #pragma unroll
     for (uint32_t i = 0; i < kRowBytes / 128; ++i) cp_async_zfill<16>(place + 128 * i, from + 128 * i, there ? 16 : 0);
+}
+
+// A thread's part of a tile of keys in fp8, on its way to shared memory as bf16, a half at a time: of each 128 latent values those of sixteen
+// bytes; with the second half sixteen bytes of the rotated ones. All zeros if there is no key.
+struct fp8_part {
+    uint4 quants[2], rotated;
+    float scales[2];
+};
+template <uint32_t kHalf> INTRIN void load_fp8(const void *cache, const uint32_t *slots, fp8_part &to) {
+    constexpr uint32_t kBytes = MLA_LATENT + MLA_LATENT / 128 * 4 + MLA_ROPE * 2;
+    const uint32_t part = threadIdx.x % 8, slot = slots[threadIdx.x / 8];
+    const bool there = slot != kNoKey;
+    const auto *row = static_cast<const unsigned char *>(cache) + uint64_t{there ? slot : 0} * kBytes;
+    const uint4 none = make_uint4(0, 0, 0, 0);
+    const auto sixteen = [&](uint32_t at) { return there ? vector_at<uint4>(row + at) : none; };
+#pragma unroll
+    for (uint32_t i = 0; i < 2; ++i) to.quants[i] = sixteen(128 * (2 * kHalf + i) + 16 * part);
+    const float2 scales = there ? vector_at<float2>(row + MLA_LATENT + 8 * kHalf) : make_float2(0.f, 0.f);
+    to.scales[0] = scales.x, to.scales[1] = scales.y;
+    if (kHalf == 1) to.rotated = sixteen(kBytes - MLA_ROPE * 2 + 16 * part);
+}
+
+// Two e4m3 times a power of two: exact, but for what is below the range of bf16.
+INTRIN uint32_t fp8_pair(uint32_t pair, float scale) {
+    const uint32_t halves = e4m3x2_to_f16x2(static_cast<uint16_t>(pair));
+    return pack_bf16x2(__fmul_rn(f16_to_f32(static_cast<uint16_t>(halves)), scale),
+                       __fmul_rn(f16_to_f32(static_cast<uint16_t>(halves >> 16)), scale));
+}
+
+// To where copy_keys has them.
+template <uint32_t kHalf> INTRIN void store_fp8(const fp8_part &from, unsigned char *to) {
+    const uint32_t key = threadIdx.x / 8, part = threadIdx.x % 8;
+    unsigned char *row = to + key * kRowBytes;
+#pragma unroll
+    for (uint32_t i = 0; i < 2; ++i) {
+        const uint32_t words[4] = {from.quants[i].x, from.quants[i].y, from.quants[i].z, from.quants[i].w};
+        const float scale = from.scales[i];
+#pragma unroll
+        for (uint32_t j = 0; j < 2; ++j) {
+            const uint32_t a = words[2 * j], b = words[2 * j + 1], sixteen = 2 * part + j; // of the 256 bytes that 128 values become
+            *reinterpret_cast<uint4 *>(row + 256 * (2 * kHalf + i) + 128 * (sixteen / 8) + 16 * (sixteen % 8 ^ key % 8)) =
+                make_uint4(fp8_pair(a, scale), fp8_pair(a >> 16, scale), fp8_pair(b, scale), fp8_pair(b >> 16, scale));
+        }
+    }
+    if (kHalf == 1) *reinterpret_cast<uint4 *>(row + 2 * MLA_LATENT + 16 * (part ^ key % 8)) = from.rotated;
 }
 
 // q of a group of heads as A, those that there are not as zeros: register r of step j of rows 16 i and on.
@@ -315,9 +360,10 @@ INTRIN void finish_unit(const mla_decode_params &p, const mla_cursor &at, const 
         }
 }
 
-template <class T, int kHeads, int kBlocks, int kWarps> __device__ __forceinline__ void mla_decode(const mla_decode_params &p) {
+template <class T, int kFp8, int kHeads, int kBlocks, int kWarps> __device__ __forceinline__ void mla_decode(const mla_decode_params &p) {
     static_assert(kWarps == 8 && (kHeads == 16 || kHeads == 32), "a warp for 64 columns; lanes of a head are of one warp");
-    auto &shared = smem<mla_decode_smem<T, kHeads, kBlocks, kWarps>>();
+    static_assert(!kFp8 || !is_f16<T>::value, "what rows of fp8 become has their range");
+    auto &shared = smem<mla_decode_smem<T, kFp8, kHeads, kBlocks, kWarps>>();
     const uint32_t groups = (p.n_heads + kHeads - 1) / kHeads, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     griddep_launch_dependents();
     griddep_wait();
@@ -341,9 +387,17 @@ template <class T, int kHeads, int kBlocks, int kWarps> __device__ __forceinline
     shared.slots[0][threadIdx.x] = slot_of_position(position_of(warp));
     __syncthreads();
     const auto slots_of = [&](uint32_t tile) { return shared.slots[tile / kChunk % 2] + tile % kChunk * MLA_KEYS; };
-    for (uint32_t tile = 0; tile < 2; ++tile) {
-        if (tile < share.n) copy_keys(p.cache, slots_of(tile), shared.keys[tile]);
-        cp_async_commit();
+    fp8_part part;
+    if constexpr (kFp8) {
+        load_fp8<0>(p.cache, slots_of(0), part);
+        store_fp8<0>(part, shared.keys[0]);
+        load_fp8<1>(p.cache, slots_of(0), part);
+        store_fp8<1>(part, shared.keys[0]);
+    } else {
+        for (uint32_t tile = 0; tile < 2; ++tile) {
+            if (tile < share.n) copy_keys(p.cache, slots_of(tile), shared.keys[tile]);
+            cp_async_commit();
+        }
     }
 
     uint32_t q[kHeads / 16][kSteps][4], found = kNoKey;
@@ -359,11 +413,19 @@ template <class T, int kHeads, int kBlocks, int kWarps> __device__ __forceinline
 #pragma unroll
                     for (int r = 0; r < 4; ++r) out[i][n][r] = 0.f;
         }
-        if (tile == 0) cp_async_wait<1>();
-        else cp_async_wait<0>();
+        if constexpr (!kFp8) {
+            if (tile == 0) cp_async_wait<1>();
+            else cp_async_wait<0>();
+        }
         __syncthreads(); // the tile is there, and nobody reads the one before it
-        if (tile > 0 && tile + 1 < share.n) copy_keys(p.cache, slots_of(tile + 1), shared.keys[(tile + 1) % 2]);
-        cp_async_commit();
+        const bool more = tile + 1 < share.n;
+        unsigned char *next_keys = shared.keys[(tile + 1) % 2];
+        if constexpr (kFp8) {
+            if (more) load_fp8<0>(p.cache, slots_of(tile + 1), part);
+        } else {
+            if (tile > 0 && more) copy_keys(p.cache, slots_of(tile + 1), next_keys);
+            cp_async_commit();
+        }
         // Of the next chunk; one load at a time, so that nobody waits for it.
         const uint32_t next = (tile / kChunk + 1) * kChunk;
         if (next < share.n) {
@@ -373,14 +435,18 @@ template <class T, int kHeads, int kBlocks, int kWarps> __device__ __forceinline
         }
         const unsigned char *keys = shared.keys[tile % 2];
         multiply_keys<T, kHeads>(keys, q, shared);
+        if constexpr (kFp8)
+            if (more) store_fp8<0>(part, next_keys), load_fp8<1>(p.cache, slots_of(tile + 1), part);
         __syncthreads();
         weigh_keys<T, kHeads>(p, slots_of(tile), shared, largest, sum);
         __syncthreads();
         multiply_values<T, kHeads>(keys, shared, out);
+        if constexpr (kFp8)
+            if (more) store_fp8<1>(part, next_keys);
         const uint32_t end = share.first + tile + 1;
-        if (tile + 1 < share.n && end != at.first + at.tiles) continue;
+        if (more && end != at.first + at.tiles) continue;
         finish_unit<T, kHeads, kWarps>(p, at, share, groups, end, shared, largest, sum, out);
-        if (tile + 1 < share.n) at.seek(p, groups, end);
+        if (more) at.seek(p, groups, end);
     }
 }
 

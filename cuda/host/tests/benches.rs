@@ -38,8 +38,10 @@ fn every_attention_runs_once() {
         run(device.clone(), filter);
     }
     let kernels = [
-        "mla_decode_bf16_h16",
-        "mla_decode_bf16_h32",
+        "mla_decode_bf16_f0_h16",
+        "mla_decode_bf16_f0_h32",
+        "mla_decode_bf16_f1_h16",
+        "mla_decode_bf16_f1_h32",
         "mla_decode_f16",
         "mla_merge_h16",
         "mla_merge_h32",

@@ -37,11 +37,11 @@ typedef struct {
     uint32_t k;
 } mla_selection;
 
-/** Heads of 512 + 64, caches of f16 or bf16. */
+/** Heads of 512 + 64, caches of f16, bf16 or fp8. */
 typedef struct {
     /** `[m, n_heads, MLA_WIDTH]` */
     const float *q;
-    /** `[slots, MLA_WIDTH]` of the type; aligned to 16. */
+    /** `[slots, MLA_WIDTH]` of the type, or rows of fp8; aligned to 16. */
     const void *cache;
     /** One row at least. Tiles of all rows and groups of heads are fewer than 2^32. */
     ragged_rows rows;
@@ -84,7 +84,7 @@ typedef struct {
 typedef struct {
     /** `[m, n_heads, width]` */
     const float *q;
-    /** `[slots, width]` of the type. */
+    /** `[slots, width]` of the type, or rows of fp8, whose width is some times 128, and 64. */
     const void *cache;
     /** Of the batch. */
     ragged_rows rows;

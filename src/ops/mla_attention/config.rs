@@ -49,13 +49,14 @@ impl MlaProblem {
     }
 }
 
-/// The type of a cache in the names of kernels, if there are any for it.
-fn named(ty: CacheType) -> Option<GgmlType> {
+/// The type of a cache in the names of kernels, if there are any for it: what values become, and whether rows are fp8.
+fn named(ty: CacheType) -> Option<(GgmlType, u32)> {
     match ty {
-        CacheType::F32 => Some(GgmlType::F32),
-        CacheType::F16 => Some(GgmlType::F16),
-        CacheType::Bf16 => Some(GgmlType::BF16),
-        CacheType::Fp8 | CacheType::Int8 => None,
+        CacheType::F32 => Some((GgmlType::F32, 0)),
+        CacheType::F16 => Some((GgmlType::F16, 0)),
+        CacheType::Bf16 => Some((GgmlType::BF16, 0)),
+        CacheType::Fp8 => Some((GgmlType::BF16, 1)),
+        CacheType::Int8 => None,
     }
 }
 
@@ -92,15 +93,17 @@ impl MlaLaunch {
         let MlaProblem { m, n_heads, width, ty, .. } = problem;
         let wanted = |entry: Entry| kernel.is_none_or(|kernel| kernel == entry);
         let few = n_heads <= 16;
-        let tiled =
-            kernels::mla_decode::INSTANCES.iter().filter(|i| problem.is_tiled() && Some(i.ty) == named(ty));
+        let tiled = kernels::mla_decode::INSTANCES
+            .iter()
+            .filter(|i| problem.is_tiled() && Some((i.ty, i.fp8)) == named(ty));
         let mut tiled =
             tiled.filter(|i| if kernel.is_some() { wanted(i.entry) } else { (i.heads == 16) == few });
         if let Some(found) = tiled.next() {
             return Self::tiles(problem, found, gpu);
         }
-        let mut float =
-            kernels::mla_float::INSTANCES.iter().filter(|i| Some(i.ty) == named(ty) && wanted(i.entry));
+        let mut float = kernels::mla_float::INSTANCES
+            .iter()
+            .filter(|i| Some((i.ty, i.fp8)) == named(ty) && wanted(i.entry));
         let found = float.next().filter(|_| width <= WIDTH).ok_or_else(|| {
             let by = kernel.map_or(String::new(), |kernel| format!(" by {kernel}"));
             Error::unsupported(
@@ -160,20 +163,21 @@ mod tests {
 
     #[test]
     fn few_heads_are_taken_by_sixteen() {
-        assert_eq!(tiles(problem(1, 64, 2048)), ("mla_decode_bf16_h32_b1_w8", 128, 2 * 64));
-        assert_eq!(tiles(problem(64, 16, 200_000)), ("mla_decode_bf16_h16_b2_w8", 264, 64 * 32));
-        assert_eq!(tiles(problem(64, 64, 2048)), ("mla_decode_bf16_h32_b1_w8", 132, 128 * 64));
-        assert_eq!(tiles(problem(512, 20, 2048)), ("mla_decode_bf16_h32_b1_w8", 132, 132 * 64));
-        assert_eq!(tiles(problem(1, 1, 1)), ("mla_decode_bf16_h16_b2_w8", 1, 32));
+        assert_eq!(tiles(problem(1, 64, 2048)), ("mla_decode_bf16_f0_h32_b1_w8", 128, 2 * 64));
+        assert_eq!(tiles(problem(64, 16, 200_000)), ("mla_decode_bf16_f0_h16_b2_w8", 264, 64 * 32));
+        assert_eq!(tiles(problem(64, 64, 2048)), ("mla_decode_bf16_f0_h32_b1_w8", 132, 128 * 64));
+        assert_eq!(tiles(problem(512, 20, 2048)), ("mla_decode_bf16_f0_h32_b1_w8", 132, 132 * 64));
+        assert_eq!(tiles(problem(1, 1, 1)), ("mla_decode_bf16_f0_h16_b2_w8", 1, 32));
         assert_eq!(most_pieces(&Properties::h200()), (2 * 264 * 16, 264));
     }
 
     #[test]
     fn other_widths_are_computed_in_f32() {
         for (width, ty, name) in [
-            (576, CacheType::F32, "mla_float_f32_w8"),
-            (96, CacheType::Bf16, "mla_float_bf16_w8"),
-            (575, CacheType::F16, "mla_float_f16_w8"),
+            (576, CacheType::F32, "mla_float_f32_f0_w8"),
+            (96, CacheType::Bf16, "mla_float_bf16_f0_w8"),
+            (575, CacheType::F16, "mla_float_f16_f0_w8"),
+            (192, CacheType::Fp8, "mla_float_bf16_f1_w8"),
         ] {
             let found =
                 MlaLaunch::pick(MlaProblem { width, ty, ..problem(3, 5, 70) }, None, &Properties::h200())
