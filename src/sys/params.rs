@@ -501,7 +501,7 @@ const _: () = {
     ["Offset of field: mla_selection::lens"][::core::mem::offset_of!(mla_selection, lens) - 8usize];
     ["Offset of field: mla_selection::k"][::core::mem::offset_of!(mla_selection, k) - 16usize];
 };
-#[doc = " Heads of 512 + 64, caches of f16, bf16 or fp8."]
+#[doc = " Heads of 512 + 64, caches of f16, bf16 or fp8; mla_few, too."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct mla_decode_params {
@@ -548,7 +548,7 @@ const _: () = {
     ["Offset of field: mla_decode_params::scale"]
         [::core::mem::offset_of!(mla_decode_params, scale) - 124usize];
 };
-#[doc = " What mla_decode left in pieces; gridDim.x is 2 * heads for each cut."]
+#[doc = " What mla_decode or mla_few left in pieces; gridDim.x is 2 * heads for each cut, or a quarter of that, by the template argument."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct mla_merge_params {

@@ -38,13 +38,16 @@ fn every_attention_runs_once() {
         run(device.clone(), filter);
     }
     let kernels = [
-        "mla_decode_bf16_f0_h16",
+        "mla_few_bf16_f0_h16",
         "mla_decode_bf16_f0_h32",
-        "mla_decode_bf16_f1_h16",
+        "mla_decode_bf16_f0_h64",
+        "mla_few_bf16_f1_h16",
         "mla_decode_bf16_f1_h32",
+        "mla_decode_bf16_f1_h64",
         "mla_decode_f16",
-        "mla_merge_h16",
-        "mla_merge_h32",
+        "mla_merge_h16_s1",
+        "mla_merge_h32_s1",
+        "mla_merge_h64_s1",
         "mla_float_f32",
     ];
     for kernel in kernels {

@@ -835,7 +835,7 @@ void mla_merge(Job &job) {
     p.sums = job.floats_in(std::size_t{blocks} * 2 * heads * 2);
     p.out = job.out<float>(std::size_t{n} * p.n_heads * MLA_LATENT * sizeof(float));
     if (job.coin()) p.lse = job.out<float>(std::size_t{n} * p.n_heads * sizeof(float));
-    job.run(p, 2 * heads * n);
+    job.run(p, job.value("split") ? 2 * heads * n : heads * n / 2);
 }
 
 void mla_float(Job &job) {
@@ -864,7 +864,7 @@ constexpr Family kFamilies[] = {
     {"router_choose", router_choose}, {"moe_sort", moe_sort}, {"moe_sort_few", moe_sort_few}, {"moe_sum", moe_sum}, {"moe_dot", moe_dot}, {"swiglu", swiglu},
     {"quantize_rows", quantize_rows}, {"moe_rows", moe_rows}, {"moe_down", moe_down}, {"moe_gemm", moe_gemm},
     {"dsa_topk", dsa_topk}, {"dsa_indexer", dsa_indexer}, {"dsa_indexer_any", dsa_indexer_any},
-    {"mla_decode", mla_decode}, {"mla_merge", mla_merge}, {"mla_float", mla_float},
+    {"mla_decode", mla_decode}, {"mla_few", mla_decode}, {"mla_merge", mla_merge}, {"mla_float", mla_float},
     {"rope_angles", rope_angles}, {"rope", rope},           {"cache_write", cache_write}, {"post_a", post_a},
     {"cache_write_fp8", cache_write_fp8}, {"cache_write_int8", cache_write_int8},
 };
