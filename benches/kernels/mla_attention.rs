@@ -321,9 +321,12 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
     let cases = cases(bench.measured);
     for ty in [CacheType::Bf16, CacheType::F16, CacheType::Fp8, CacheType::F32] {
         let kernels = |case: Case| {
-            let open =
-                case.ty == CacheType::Bf16 && (case.heads > 16 || !bench.measured) && case.keys <= 34_816;
-            mla_decode::INSTANCES.iter().filter(move |i| open && i.ty == GgmlType::BF16 && i.fp8 == 0)
+            let fp8 = u32::from(case.ty == CacheType::Fp8);
+            let open = matches!(case.ty, CacheType::Bf16 | CacheType::Fp8)
+                && (case.heads > 16 || !bench.measured)
+                && case.keys <= 34_816;
+            let all = mla_decode::INSTANCES.iter();
+            all.filter(move |i| open && i.ty == GgmlType::BF16 && i.fp8 == fp8)
         };
         let mut rows = Vec::new();
         for case in cases.iter().copied().filter(|case| case.ty == ty) {

@@ -45,9 +45,9 @@ fn every_attention_runs_once() {
         "mla_decode_bf16_f1_h32",
         "mla_decode_bf16_f1_h64",
         "mla_decode_f16",
-        "mla_merge_h16_s1",
-        "mla_merge_h32_s1",
-        "mla_merge_h64_s1",
+        "mla_merge_h16_s0",
+        "mla_merge_h32_s0",
+        "mla_merge_h64_s0",
         "mla_float_f32",
     ];
     for kernel in kernels {

@@ -160,9 +160,9 @@ impl MlaLaunch {
         }
         let grid = most_blocks(found, gpu).min(tiles as u32);
         let units = problem.m * problem.n_heads.div_ceil(found.heads as usize);
-        // With few halves of heads a block of threads for each, else a quarter of a block.
+        // Of one row, or of few for the GPU, a block of threads for each half of a head, else a quarter of a block.
         let halves = units.min(grid as usize) as u32 * found.heads * 2;
-        let split = halves <= 8 * gpu.sms.max(1);
+        let split = problem.m == 1 || halves <= 8 * gpu.sms;
         let merge_grid = if split { halves } else { halves / 4 };
         let mut merges = kernels::mla_merge::INSTANCES.iter();
         let merge = merges.find(|i| i.heads == found.heads && (i.split == 1) == split);
