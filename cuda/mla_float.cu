@@ -7,7 +7,7 @@
 // Limits  what exactness takes, not what speed does: keys are not shared by heads, nor cut among blocks of threads
 #include "common/mla.cuh"
 
-template <class T, int kWarps> struct mla_float_smem {
+template <class T, int kFp8, int kWarps> struct mla_float_smem {
     float q[MLA_WIDTH];
     float out[kWarps][MLA_LATENT + MLA_ROPE];
     float largest[kWarps];
@@ -21,12 +21,30 @@ INTRIN float lanes_sum(float x) {
 }
 
 INTRIN float value_at(const float *p) { return *p; }
-INTRIN float value_at(const f16 *p) { return to_f32(*p); }
-INTRIN float value_at(const bf16 *p) { return to_f32(*p); }
+template <class T> INTRIN float value_at(const T *p) { return to_f32(*p); }
 
-template <class T, int kWarps> __device__ __forceinline__ void mla_float(const mla_float_params &p) {
+// A row of the cache; of fp8: e4m3 of all but 64 values, an f32 scale for each 128 of them, then 64 of the type.
+template <class T, int kFp8> struct float_row {
+    const unsigned char *at;
+    uint32_t latent; // of fp8
+    INTRIN float_row(const void *cache, uint32_t slot, uint32_t width) : latent(width - MLA_ROPE) {
+        const uint32_t bytes = kFp8 ? latent / 128 * 132 + 2 * MLA_ROPE : width * static_cast<uint32_t>(sizeof(T));
+        at = static_cast<const unsigned char *>(cache) + uint64_t{slot} * bytes;
+    }
+    INTRIN float operator[](uint32_t i) const {
+        if constexpr (kFp8) {
+            const auto *scales = reinterpret_cast<const float *>(at + latent);
+            if (i < latent) return __fmul_rn(value_at(reinterpret_cast<const e4m3 *>(at) + i), scales[i / 128]);
+            return value_at(reinterpret_cast<const T *>(scales + latent / 128) + (i - latent));
+        } else {
+            return value_at(reinterpret_cast<const T *>(at) + i);
+        }
+    }
+};
+
+template <class T, int kFp8, int kWarps> __device__ __forceinline__ void mla_float(const mla_float_params &p) {
     constexpr int kValues = MLA_WIDTH / 32; // of a lane
-    auto &shared = smem<mla_float_smem<T, kWarps>>();
+    auto &shared = smem<mla_float_smem<T, kFp8, kWarps>>();
     const float none = f32_from_bits(0xff800000u);
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const uint32_t row = blockIdx.x / p.n_heads;
@@ -43,10 +61,10 @@ template <class T, int kWarps> __device__ __forceinline__ void mla_float(const m
     for (uint32_t i = warp; i < keys; i += kWarps) {
         const uint32_t position = key_position(p.selected, row, visible, i);
         if (position == kNoKey) continue;
-        const T *key = static_cast<const T *>(p.cache) + uint64_t{slot_of(p.rows, row, position)} * p.width;
+        const float_row<T, kFp8> key(p.cache, slot_of(p.rows, row, position), p.width);
         float values[kValues], dot = 0.f;
 #pragma unroll
-        for (int j = 0; j < kValues; ++j) values[j] = 32 * j + lane < p.width ? value_at(key + 32 * j + lane) : 0.f;
+        for (int j = 0; j < kValues; ++j) values[j] = 32 * j + lane < p.width ? key[32 * j + lane] : 0.f;
 #pragma unroll
         for (int j = 0; j < kValues; ++j) dot = __fmaf_rn(q[j], values[j], dot);
         const float logit = __fmul_rn(lanes_sum(dot), p.scale);

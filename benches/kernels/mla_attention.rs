@@ -89,7 +89,7 @@ impl Case {
     /// llama.cpp had one context for all rows, and passed the selection as a mask over all keys.
     fn baseline(self) -> Option<Baseline> {
         let op = if self.selected.is_some() { "FLASH_ATTN_SELECTED" } else { "FLASH_ATTN" };
-        let same = self.sequences == 1 && self.ty != CacheType::F32;
+        let same = self.sequences == 1 && !matches!(self.ty, CacheType::F32 | CacheType::Fp8);
         same.then_some(Baseline { op, ty: "F16", k: self.keys, n: self.heads, m: self.new })
     }
 }
@@ -104,9 +104,13 @@ struct Cache {
 
 impl Cache {
     fn new(d: &Device, ty: CacheType, pages: usize) -> Self {
-        let keys: Vec<f32> =
+        let mut keys: Vec<f32> =
             Rng(3).normals(PAGES * PAGE_ROWS * WIDTH).iter().map(|v| (v * 64.0).round() / 64.0).collect();
         let mut rows = PagedRows::from_values(d, pages.max(PAGES), WIDTH, ty, &keys).unwrap();
+        if ty == CacheType::Fp8 {
+            let slots = 0..(PAGES * PAGE_ROWS) as u32;
+            keys = slots.flat_map(|slot| rows.row(slot).unwrap()).collect();
+        }
         for page in PAGES..pages {
             rows.copy_page((page % PAGES) as u32, page as u32).unwrap();
         }
@@ -200,8 +204,9 @@ fn compare(name: &str, case: Case, set: &Set, cache: &Cache, q: &[f32], out: &Te
     let bound = match ty {
         CacheType::F32 => 1e-4,
         CacheType::F16 => 3e-3,
-        CacheType::Bf16 => 2e-2,
-        CacheType::Fp8 | CacheType::Int8 => unreachable!("no kernel was built for them"),
+        // Keys are compared with as they come back: fp8 is as exact as bf16.
+        CacheType::Bf16 | CacheType::Fp8 => 2e-2,
+        CacheType::Int8 => unreachable!("no kernel was built for it"),
     };
     let m = case.m();
     for t in [0, m / 2, m - 1] {
@@ -255,17 +260,17 @@ fn run(
 
 /// Decode of one token of each sequence, then several tokens of one, then prefill.
 fn cases(measured: bool) -> Vec<Case> {
-    use CacheType::{Bf16, F16, F32};
+    use CacheType::{Bf16, F16, F32, Fp8};
     let mut all = Vec::new();
     let one = Case { ty: Bf16, heads: 64, sequences: 1, new: 1, keys: 2048, selected: None };
     if !measured {
-        for (ty, heads) in [(Bf16, 8), (F16, 20), (F32, 3)] {
+        for (ty, heads) in [(Bf16, 8), (F16, 20), (Fp8, 16), (Fp8, 17), (F32, 3)] {
             all.push(Case { ty, heads, sequences: 2, keys: 130, ..one });
             all.push(Case { ty, heads, new: 3, keys: 200, selected: Some(70), ..one });
         }
         return all;
     }
-    for ty in [Bf16, F16] {
+    for ty in [Bf16, F16, Fp8] {
         for heads in [8, 16, 64] {
             for sequences in [1, 2, 4, 8, 16, 64] {
                 for keys in [2048, 4096, 32_768, 131_072, 204_800] {
@@ -314,11 +319,14 @@ fn cases(measured: bool) -> Vec<Case> {
 
 pub fn benches(bench: &Bench, c: &mut Criterion) {
     let cases = cases(bench.measured);
-    for ty in [CacheType::Bf16, CacheType::F16, CacheType::F32] {
+    for ty in [CacheType::Bf16, CacheType::F16, CacheType::Fp8, CacheType::F32] {
         let kernels = |case: Case| {
-            let open =
-                case.ty == CacheType::Bf16 && (case.heads > 16 || !bench.measured) && case.keys <= 34_816;
-            mla_decode::INSTANCES.iter().filter(move |i| open && i.ty == GgmlType::BF16)
+            let fp8 = u32::from(case.ty == CacheType::Fp8);
+            let open = matches!(case.ty, CacheType::Bf16 | CacheType::Fp8)
+                && (case.heads > 16 || !bench.measured)
+                && case.keys <= 34_816;
+            let all = mla_decode::INSTANCES.iter();
+            all.filter(move |i| open && i.ty == GgmlType::BF16 && i.fp8 == fp8)
         };
         let mut rows = Vec::new();
         for case in cases.iter().copied().filter(|case| case.ty == ty) {

@@ -15,3 +15,10 @@ INTRIN uint32_t key_position(const mla_selection &selected, uint32_t row, uint32
     const uint32_t position = selected.indices == nullptr ? i : selected.indices[uint64_t{row} * selected.k + i];
     return position < visible ? position : kNoKey;
 }
+
+INTRIN float minus_infinity() { return f32_from_bits(0xff800000u); }
+
+// The logarithm of a sum of exponentials relative to a base, which is in base 2.
+INTRIN float lse_of(float2 sums) {
+    return sums.y == 0.f ? minus_infinity() : __fmul_rn(__fadd_rn(sums.x, log2f(sums.y)), 0.693147180559945309f);
+}

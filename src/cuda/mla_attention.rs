@@ -179,6 +179,6 @@ fn tiles(
     // threads of any kernel here.
     unsafe { gpu.launch(entry, [grid, 1, 1], &params)? };
     let params = mla_merge_params { partial, sums, cuts, out, lse, n_heads };
-    // SAFETY: as above; there is a cut for every 2 * heads blocks of threads, written by the launch before.
+    // SAFETY: as above; there is a cut for every 2 * heads halves of heads, of which a block of threads has one or four, written by the launch before.
     unsafe { gpu.launch(merge, [merge_grid, 1, 1], &params) }
 }

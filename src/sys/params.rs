@@ -539,13 +539,13 @@ const _: () = {
     ["Offset of field: mla_selection::lens"][::core::mem::offset_of!(mla_selection, lens) - 8usize];
     ["Offset of field: mla_selection::k"][::core::mem::offset_of!(mla_selection, k) - 16usize];
 };
-#[doc = " Heads of 512 + 64, caches of f16 or bf16."]
+#[doc = " Heads of 512 + 64, caches of f16, bf16 or fp8; mla_few, too."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct mla_decode_params {
     #[doc = " `[m, n_heads, MLA_WIDTH]`"]
     pub q: *const f32,
-    #[doc = " `[slots, MLA_WIDTH]` of the type; aligned to 16."]
+    #[doc = " `[slots, MLA_WIDTH]` of the type, or rows of fp8; aligned to 16."]
     pub cache: *const ::core::ffi::c_void,
     #[doc = " One row at least. Tiles of all rows and groups of heads are fewer than 2^32."]
     pub rows: ragged_rows,
@@ -586,7 +586,7 @@ const _: () = {
     ["Offset of field: mla_decode_params::scale"]
         [::core::mem::offset_of!(mla_decode_params, scale) - 124usize];
 };
-#[doc = " What mla_decode left in pieces; gridDim.x is 2 * heads for each cut."]
+#[doc = " What mla_decode or mla_few left in pieces; gridDim.x is 2 * heads for each cut, or a quarter of that, by the template argument."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct mla_merge_params {
@@ -622,7 +622,7 @@ const _: () = {
 pub struct mla_float_params {
     #[doc = " `[m, n_heads, width]`"]
     pub q: *const f32,
-    #[doc = " `[slots, width]` of the type."]
+    #[doc = " `[slots, width]` of the type, or rows of fp8, whose width is some times 128, and 64."]
     pub cache: *const ::core::ffi::c_void,
     #[doc = " Of the batch."]
     pub rows: ragged_rows,

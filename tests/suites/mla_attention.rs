@@ -1,5 +1,6 @@
 //! Latent attention, dense and over selected keys.
 
+use glm5::kernels::{Entry, mla_float};
 use glm5::ops::dsa_topk::Selection;
 use glm5::ops::linear::head_linear;
 use glm5::ops::mla_attention::{MlaConfig, MlaOptions, mla_attention, mla_attention_with, reference};
@@ -18,7 +19,7 @@ macro_rules! mla_attention_properties {
         $crate::suites::properties! { mla_attention, $devices, $cases;
         dense_is_the_reference(case), selected_is_the_reference(case), selecting_all_is_dense(case),
         absorbed_is_naive(naive_case), huge_logits_pick_one_key(case);
-        takes_the_real_sizes, rows_without_keys_give_zeros, refuses_what_does_not_fit }
+        takes_the_real_sizes, takes_rows_of_fp8, rows_without_keys_give_zeros, refuses_what_does_not_fit }
     };
 }
 pub(crate) use mla_attention_properties;
@@ -73,12 +74,24 @@ fn run(
     selected: Option<&[Vec<u32>]>,
     config: &MlaConfig,
 ) -> glm5::Result<(Vec<f32>, Vec<f32>)> {
+    run_by(d, batch, q, selected, config, None)
+}
+
+/// The same by a kernel of a GPU, if one is named.
+fn run_by(
+    d: &Device,
+    batch: &Batch,
+    q: &[f32],
+    selected: Option<&[Vec<u32>]>,
+    config: &MlaConfig,
+    kernel: Option<Entry>,
+) -> glm5::Result<(Vec<f32>, Vec<f32>)> {
     let (cache, rows) = batch.on(d)?;
     let selected = selected.map(|s| selection(d, s)).transpose()?;
     let mut out = poisoned(d, batch.rows(), config.n_heads * config.kv_lora_rank);
     let mut lse = poisoned(d, batch.rows(), config.n_heads);
     let q = tensor(d, config.n_heads * width(config), q);
-    let options = MlaOptions { lse: Some(&mut lse), ..MlaOptions::default() };
+    let options = MlaOptions { lse: Some(&mut lse), scratch: None, kernel };
     mla_attention_with(options, &q, &cache, &rows, selected.as_ref(), config, &mut out)?;
     Ok((host(&out), host(&lse)))
 }
@@ -296,6 +309,22 @@ pub fn takes_the_real_sizes(devices: &[Device]) {
         let sequences = vec![Sequence { len: 66, new: 2 }, Sequence { len: 1, new: 1 }];
         dense_is_the_reference(devices, Case { sequences: sequences.clone(), config, ty, seed: 1 }).unwrap();
         selected_is_the_reference(devices, Case { sequences, config, ty, seed: 2 }).unwrap();
+    }
+}
+
+/// Of any width that they have, in f32 arithmetic.
+pub fn takes_rows_of_fp8(devices: &[Device]) {
+    let kernel = mla_float::INSTANCES.iter().find(|i| i.fp8 == 1).map(|i| i.entry);
+    for (width, n_heads, sparse) in [(192, 3, false), (320, 2, true), (576, 2, false), (576, 1, true)] {
+        let config = MlaConfig { n_heads, kv_lora_rank: width - 64, qk_rope_head_dim: 64, sm_scale: 0.06 };
+        let rng = &mut Rng(width as u64);
+        let sequences = [Sequence { len: 66, new: 2 }, Sequence { len: 1, new: 1 }];
+        let mut batch = Batch::random(&sequences, width, CacheType::Fp8, rng);
+        batch.scale_blocks(128, || [1.0, 0.0, 1e-3, 30.0][rng.below(4)]);
+        let q = queries(&batch, &config, rng);
+        let selected = sparse.then(|| selections(&batch, rng));
+        let got = on_each(devices, |d| run_by(d, &batch, &q, selected.as_deref(), &config, kernel)).unwrap();
+        Expected::new(&batch, &q, selected.as_deref(), &config).close(&got).unwrap();
     }
 }
 

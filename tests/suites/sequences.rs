@@ -24,7 +24,7 @@ pub fn any_sequences(most: usize) -> impl Strategy<Value = Vec<Sequence>> {
     prop::collection::vec(sequence, 1..=most)
 }
 
-/// Any type of cache that rounds values one by one.
+/// Any type of cache that rounds values one by one, and so takes rows of any width.
 pub fn any_cache_type() -> impl Strategy<Value = CacheType> {
     prop::sample::select(vec![CacheType::F32, CacheType::Bf16, CacheType::F16])
 }
@@ -52,7 +52,7 @@ impl Batch {
             free.swap(i, rng.below(i + 1));
         }
         let tables = counts.iter().map(|n| free.split_off(free.len() - n)).collect();
-        let keys = sequences.iter().map(|s| rounded(ty, &rng.normals(s.len * width))).collect();
+        let keys = sequences.iter().map(|s| rounded(ty, width, &rng.normals(s.len * width))).collect();
         Batch { sequences: sequences.to_vec(), keys, ty, width, tables, pages }
     }
 
@@ -121,10 +121,27 @@ impl Batch {
         for (i, keys) in other.keys.iter_mut().enumerate() {
             for (position, key) in keys.chunks_mut(self.width).enumerate().filter(|(p, _)| which(i, *p)) {
                 debug_assert!(position < self.sequences[i].len);
-                key.copy_from_slice(&rounded(self.ty, &rng.normals(self.width)));
+                key.copy_from_slice(&rounded(self.ty, self.width, &rng.normals(self.width)));
             }
         }
         other
+    }
+
+    /// Each `len` neighbouring values of a key times what `by` says, rounded again.
+    pub fn scale_blocks(&mut self, len: usize, mut by: impl FnMut() -> f32) {
+        for keys in &mut self.keys {
+            for block in keys.chunks_mut(self.width).flat_map(|key| key.chunks_mut(len)) {
+                let by = by();
+                block.iter_mut().for_each(|v| *v *= by);
+            }
+            *keys = rounded(self.ty, self.width, keys);
+        }
+    }
+
+    /// The same keys, rounded to another type of cache.
+    pub fn as_type(&self, ty: CacheType) -> Batch {
+        let keys = self.keys.iter().map(|keys| rounded(ty, self.width, keys)).collect();
+        Batch { keys, ty, ..self.clone() }
     }
 
     /// The beginnings of the sequences, `lens` keys of them, in the same pages; one row each.
@@ -138,6 +155,12 @@ impl Batch {
     }
 }
 
-fn rounded(ty: CacheType, values: &[f32]) -> Vec<f32> {
-    values.iter().map(|v| super::cache::rounded(ty, *v)).collect()
+/// What a cache of this type keeps of rows.
+fn rounded(ty: CacheType, width: usize, rows: &[f32]) -> Vec<f32> {
+    if ty != CacheType::Fp8 {
+        return rows.iter().map(|v| super::cache::rounded(ty, *v)).collect();
+    }
+    let (n, cpu) = (rows.len() / width, Device::cpu(Some(1)).unwrap());
+    let cache = PagedRows::from_values(&cpu, n.div_ceil(PAGE_ROWS).max(1), width, ty, rows).unwrap();
+    (0..n as u32).flat_map(|slot| cache.row(slot).unwrap()).collect()
 }

@@ -38,11 +38,16 @@ fn every_attention_runs_once() {
         run(device.clone(), filter);
     }
     let kernels = [
-        "mla_decode_bf16_h16",
-        "mla_decode_bf16_h32",
+        "mla_few_bf16_f0_h16",
+        "mla_decode_bf16_f0_h32",
+        "mla_decode_bf16_f0_h64",
+        "mla_few_bf16_f1_h16",
+        "mla_decode_bf16_f1_h32",
+        "mla_decode_bf16_f1_h64",
         "mla_decode_f16",
-        "mla_merge_h16",
-        "mla_merge_h32",
+        "mla_merge_h16_s0",
+        "mla_merge_h32_s0",
+        "mla_merge_h64_s0",
         "mla_float_f32",
         "mla_gather_c1",
         "mla_expand_v0",

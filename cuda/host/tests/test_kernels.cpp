@@ -823,7 +823,7 @@ void mla_decode(Job &job) {
     p.n_heads = job.random.between(1, static_cast<int>(heads) + 3);
     const std::uint32_t all = p.rows.m * p.n_heads, units = p.rows.m * tiles(p.n_heads, static_cast<int>(heads));
     p.q = job.floats_in(std::size_t{all} * MLA_WIDTH);
-    p.cache = job.bytes_in(std::size_t{slots} * MLA_WIDTH * sizeof(std::uint16_t));
+    p.cache = job.bytes_in(std::size_t{slots} * (job.value("fp8") ? 656 : MLA_WIDTH * sizeof(std::uint16_t)));
     p.out = job.out<float>(std::size_t{all} * MLA_LATENT * sizeof(float));
     if (job.coin()) p.lse = job.out<float>(all * sizeof(float));
     p.partial = job.out<float>(std::size_t{blocks} * 2 * heads * MLA_LATENT * sizeof(float));
@@ -849,18 +849,19 @@ void mla_merge(Job &job) {
     p.sums = job.floats_in(std::size_t{blocks} * 2 * heads * 2);
     p.out = job.out<float>(std::size_t{n} * p.n_heads * MLA_LATENT * sizeof(float));
     if (job.coin()) p.lse = job.out<float>(std::size_t{n} * p.n_heads * sizeof(float));
-    job.run(p, 2 * heads * n);
+    job.run(p, job.value("split") ? 2 * heads * n : heads * n / 2);
 }
 
 void mla_float(Job &job) {
     mla_float_params p{};
     const std::uint32_t slots = rows_of(job, p.rows, p.selected);
     p.n_heads = job.random.between(1, 3);
-    p.width = job.size(MLA_WIDTH / 2, MLA_WIDTH);
+    const bool fp8 = job.value("fp8") != 0;
+    p.width = fp8 ? job.random.between(1, 4) * 128 + MLA_ROPE : job.size(MLA_WIDTH / 2, MLA_WIDTH);
     p.latent = job.random.between(1, static_cast<int>(p.width));
     const std::size_t all = std::size_t{p.rows.m} * p.n_heads;
     p.q = job.floats_in(all * p.width);
-    p.cache = job.bytes_in(std::size_t{slots} * p.width * job.bytes("ty"));
+    p.cache = job.bytes_in(std::size_t{slots} * (fp8 ? (p.width - MLA_ROPE) / 128 * 132 + 2 * MLA_ROPE : p.width * job.bytes("ty")));
     p.out = job.out<float>(all * p.latent * sizeof(float));
     if (job.coin()) p.lse = job.out<float>(all * sizeof(float));
     p.scale = 0.1f;
@@ -929,7 +930,7 @@ constexpr Family kFamilies[] = {
     {"router_choose", router_choose}, {"moe_sort", moe_sort}, {"moe_sort_few", moe_sort_few}, {"moe_sum", moe_sum}, {"moe_dot", moe_dot}, {"swiglu", swiglu},
     {"quantize_rows", quantize_rows}, {"moe_rows", moe_rows}, {"moe_down", moe_down}, {"moe_gemm", moe_gemm},
     {"dsa_topk", dsa_topk}, {"dsa_indexer", dsa_indexer}, {"dsa_indexer_any", dsa_indexer_any},
-    {"mla_decode", mla_decode}, {"mla_merge", mla_merge}, {"mla_float", mla_float},
+    {"mla_decode", mla_decode}, {"mla_few", mla_decode}, {"mla_merge", mla_merge}, {"mla_float", mla_float},
     {"mla_gather", mla_gather}, {"mla_expand", mla_expand}, {"mla_prefill", mla_prefill},
     {"rope_angles", rope_angles}, {"rope", rope},           {"cache_write", cache_write}, {"post_a", post_a},
     {"cache_write_fp8", cache_write_fp8}, {"cache_write_int8", cache_write_int8},

@@ -6,13 +6,13 @@
 /** Values of a row of the cache, of which the first MLA_LATENT are values of the attention, too; the rest is the rotated part. */
 enum { MLA_LATENT = 512, MLA_ROPE = 64, MLA_WIDTH = 576 };
 
-/** Keys of a tile: one step of a block of threads. */
-enum { MLA_KEYS = 32 };
+/** Keys of a tile: one step of a block of threads of mla_decode, and of mla_few. */
+enum { MLA_KEYS = 16, MLA_FEW_KEYS = 32 };
 
-/** Tiles that a block of threads takes, at least, if there are so many. */
-enum { MLA_TILES = 2 };
+/** Keys that a block of threads takes, at least, if there are so many. */
+enum { MLA_SHARE = 64 };
 
-/** Most blocks of threads of mla_decode, and so pieces of a unit. */
+/** Most blocks of threads of mla_decode and mla_few, and so pieces of a unit. */
 enum { MLA_BLOCKS = 1024 };
 
 /** A unit whose keys several blocks of threads have; `pieces` is 0 for none. */
@@ -37,11 +37,11 @@ typedef struct {
     uint32_t k;
 } mla_selection;
 
-/** Heads of 512 + 64, caches of f16 or bf16. */
+/** Heads of 512 + 64, caches of f16, bf16 or fp8; mla_few, too. */
 typedef struct {
     /** `[m, n_heads, MLA_WIDTH]` */
     const float *q;
-    /** `[slots, MLA_WIDTH]` of the type; aligned to 16. */
+    /** `[slots, MLA_WIDTH]` of the type, or rows of fp8; aligned to 16. */
     const void *cache;
     /** One row at least. Tiles of all rows and groups of heads are fewer than 2^32. */
     ragged_rows rows;
@@ -64,7 +64,7 @@ typedef struct {
     float scale;
 } mla_decode_params;
 
-/** What mla_decode left in pieces; gridDim.x is 2 * heads for each cut. */
+/** What mla_decode or mla_few left in pieces; gridDim.x is 2 * heads for each cut, or a quarter of that, by the template argument. */
 typedef struct {
     /** As that has it, like all here. */
     const float *partial;
@@ -84,7 +84,7 @@ typedef struct {
 typedef struct {
     /** `[m, n_heads, width]` */
     const float *q;
-    /** `[slots, width]` of the type. */
+    /** `[slots, width]` of the type, or rows of fp8, whose width is some times 128, and 64. */
     const void *cache;
     /** Of the batch. */
     ragged_rows rows;

@@ -56,8 +56,9 @@ pub fn mla_attention(
 /// `q` `[m, n_heads * (kv_lora_rank + qk_rope_head_dim)]`, each head `[absorbed q | rotated q]`; `cache` rows
 /// `[latent | rotated key]`; `out` `[m, n_heads * kv_lora_rank]`.
 ///
-/// On a GPU, heads of 512 + 64 over caches of bf16 or f16 are rounded for matrix instructions: `q` to the type of the cache (for f16 scaled into
-/// its range, by a power of two for each head) and `p` too, before it meets values. Everything else is f32, as for other caches and widths.
+/// On a GPU, heads of 512 + 64 over caches of bf16, f16 or fp8 are rounded for matrix instructions: `q` to the type of the cache (for f16 scaled
+/// into its range, by a power of two for each head; for fp8 to bf16, in which its rows are exact) and `p` too, before it meets values. Everything
+/// else is f32, as for other caches and widths.
 ///
 /// # Errors
 /// [`Error::Shape`] if they do not fit; [`Error::Argument`] for selected positions that do not ascend (on the CPU; kernels
