@@ -33,7 +33,7 @@ pub fn any_cache_type() -> impl Strategy<Value = CacheType> {
 #[derive(Debug, Clone)]
 pub struct Batch {
     pub sequences: Vec<Sequence>,
-    /// Rows `[len, width]` of each sequence by position, rounded to the type of the cache.
+    /// Rows `[len, width]` of each sequence by position, rounded to the type of the cache, but for int8.
     pub keys: Vec<Vec<f32>>,
     ty: CacheType,
     width: usize,
@@ -127,6 +127,12 @@ impl Batch {
         other
     }
 
+    /// The same keys in a cache of another type, from one of f32.
+    pub fn of_type(&self, ty: CacheType) -> Batch {
+        let keys = self.keys.iter().map(|keys| rounded(ty, keys)).collect();
+        Batch { keys, ty, ..self.clone() }
+    }
+
     /// The beginnings of the sequences, `lens` keys of them, in the same pages; one row each.
     pub fn beginnings(&self, lens: &[usize]) -> Batch {
         let mut other = self.clone();
@@ -139,5 +145,8 @@ impl Batch {
 }
 
 fn rounded(ty: CacheType, values: &[f32]) -> Vec<f32> {
+    if ty == CacheType::Int8 {
+        return values.to_vec(); // The cache rounds a row as a whole.
+    }
     values.iter().map(|v| super::cache::rounded(ty, *v)).collect()
 }
