@@ -32,21 +32,24 @@ template <class Key, int kTerms, int kRows> struct indexer_rows_smem {
 // A row by itself: blocks of threads share its keys.
 template <class Key, int kTerms, int kKeys, int kWarps> INTRIN void indexer_row(const dsa_indexer_params &p) {
     auto &s = smem<indexer_rows_smem<Key, kTerms, 1>>();
+    griddep_launch_dependents();
     const uint32_t warp = threadIdx.x / 32, worker = blockIdx.x % p.workers, t = p.first + blockIdx.x / p.workers;
     const uint32_t step = p.workers * kWarps, visible = p.rows.positions[t] + 1, scored = visible > p.least ? visible : 0;
     const uint32_t tiles = (scored + kKeys - 1) / kKeys;
     uint32_t tile = worker * kWarps + warp, slot = 0, next = 0;
-    if (tile < tiles) slot = slot_of(p.rows, t, tile * kKeys);
-    if (tile + step < tiles) next = slot_of(p.rows, t, (tile + step) * kKeys);
-    griddep_wait();
-    griddep_launch_dependents();
-    // The first keys are on their way while the query is split, and the next to L2.
     indexer_keys<Key, kKeys> keys;
-    if (tile < tiles) keys.load(p.keys, slot);
-    if (tile + step < tiles) keys.prefetch(p.keys, next);
+    // Keys are on their way to L2 before the kernels in front have ended.
+    if (tile < tiles) slot = slot_of(p.rows, t, tile * kKeys), keys.prefetch(p.keys, slot);
+    if (tile + step < tiles) next = slot_of(p.rows, t, (tile + step) * kKeys), keys.prefetch(p.keys, next);
+    griddep_wait();
     if (p.fill > 0) hide_later_keys(p, t, visible, worker * 32 * kWarps + threadIdx.x, step * 32);
     if (tiles == 0) return;
-    split_query(p.q, p.w, p.heads, t, warp, kWarps, s.query[0]);
+    // The query is asked for first, and split while keys come.
+    const float *q = p.q + uint64_t{t} * p.heads * INDEXER_DIM, *w = p.w + uint64_t{t} * p.heads;
+    query_part<Key, kTerms> part;
+    part.load(q, w, p.heads, warp % kQueryParts);
+    if (tile < tiles) keys.load(p.keys, slot);
+    split_query(part, q, w, p.heads, warp, kWarps, s.query[0]);
     __syncthreads();
     float *scores = p.scores + (t - p.first) * p.stride;
     while (tile < tiles) {
@@ -71,7 +74,9 @@ template <class Key, int kTerms, int kKeys, int kWarps> INTRIN void indexer_row(
 template <class Key, int kTerms, int kKeys, int kRows, int kWarps> INTRIN void indexer_rows(const dsa_indexer_params &p) {
     auto &s = smem<indexer_rows_smem<Key, kTerms, kRows>>();
     const uint32_t warp = threadIdx.x / 32;
-    const uint32_t group = blockIdx.x / p.workers, worker = blockIdx.x % p.workers, step = p.workers * kWarps;
+    griddep_launch_dependents();
+    // Those that see most come first.
+    const uint32_t group = (gridDim.x - 1 - blockIdx.x) / p.workers, worker = blockIdx.x % p.workers, step = p.workers * kWarps;
     const uint32_t begin = p.first + group * kRows, rows = min(uint32_t{kRows}, p.first + p.m - begin);
     uint32_t most = 0;
     for (uint32_t row = 0; row < rows; ++row) most = max(most, p.rows.positions[begin + row] + 1);
@@ -80,14 +85,15 @@ template <class Key, int kTerms, int kKeys, int kRows, int kWarps> INTRIN void i
         s.visible[threadIdx.x] = visible > p.least ? visible : 0;
     }
     griddep_wait();
-    griddep_launch_dependents();
     if (p.fill > 0)
         for (uint32_t row = 0; row < rows; ++row)
             hide_later_keys(p, begin + row, p.rows.positions[begin + row] + 1, worker * 32 * kWarps + threadIdx.x, step * 32);
     if (most <= p.least) return;
     for (uint32_t i = warp; i < rows * kQueryParts; i += kWarps) {
         const uint64_t t = begin + i / kQueryParts;
-        split_query_part<Key, kTerms>(p.q + t * p.heads * INDEXER_DIM, p.w + t * p.heads, p.heads, i % kQueryParts, s.query[i / kQueryParts]);
+        query_part<Key, kTerms> part;
+        part.load(p.q + t * p.heads * INDEXER_DIM, p.w + t * p.heads, p.heads, i % kQueryParts);
+        part.split(s.query[i / kQueryParts], i % kQueryParts);
     }
     __syncthreads();
     for (uint32_t first = 0, last; first < rows; first = last) {
@@ -101,6 +107,7 @@ template <class Key, int kTerms, int kKeys, int kRows, int kWarps> INTRIN void i
         for (uint32_t tile = worker * kWarps + warp; tile * kKeys < sees; tile += step) {
             indexer_keys<Key, kKeys> keys;
             keys.load(p.keys, slot_in(p.rows, table, tile * kKeys));
+            if ((tile + step) * kKeys < sees) keys.prefetch(p.keys, slot_in(p.rows, table, (tile + step) * kKeys));
             const uint32_t at = tile * kKeys + key_of_lane();
 #pragma unroll 1
             for (uint32_t row = first; row < last; ++row) {

@@ -51,9 +51,6 @@ template <class Key, int kTerms> struct indexer_query {
     float4 w[8];
 };
 
-// Units of work of a query, each for a warp.
-constexpr uint32_t kQueryParts = 8;
-
 // Two values as numbers of 16 bits, and what is left of them as such; nothing if the first is not finite.
 template <class Key> INTRIN uint2 split_pair(float x, float y) {
     using F = indexer_format<Key>;
@@ -62,78 +59,108 @@ template <class Key> INTRIN uint2 split_pair(float x, float y) {
     return make_uint2(upper, F::pack(fabsf(x_rest) < INFINITY ? x_rest : 0.f, fabsf(y_rest) < INFINITY ? y_rest : 0.f));
 }
 
-// The power of two that brings the largest value of a head to 2^12, and its inverse; four lanes have a quarter of the head each.
-INTRIN float2 head_scale(const float4 *at, bool there) {
-    float size = 0.f;
-#pragma unroll
-    for (int c = 0; c < 8; ++c) {
-        const float4 v = there ? at[c / 2 * 8 + c % 2] : make_float4(0.f, 0.f, 0.f, 0.f);
-        size = fmaxf(fmaxf(fmaxf(size, fabsf(v.x)), fmaxf(fabsf(v.y), fabsf(v.z))), fabsf(v.w));
-    }
-    size = fmaxf(size, __shfl_xor_sync(0xffffffffu, size, 1));
-    size = fmaxf(size, __shfl_xor_sync(0xffffffffu, size, 2));
-    const int exponent = static_cast<int>(__float_as_uint(size) >> 23) - 127;
-    const int by = size > 0.f && exponent < 128 ? max(-100, min(100, 12 - exponent)) : 0;
-    return make_float2(__uint_as_float(static_cast<uint32_t>(127 + by) << 23), __uint_as_float(static_cast<uint32_t>(127 - by) << 23));
+// Four values that lie side by side, or zeros.
+INTRIN float4 query_values(const float *q, bool there) {
+    const uint4 v = there ? ld_stream(reinterpret_cast<const uint4 *>(q)) : make_uint4(0, 0, 0, 0);
+    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
 }
 
-// By a warp: part `part` of the query at `q` and `w`: columns of 64 bytes of a key, of 16 heads. Heads that are not there are zeros.
+// Parts of a query, each for a warp: it may load its part, then keys, and split the part while they come.
+constexpr uint32_t kQueryParts = 8;
+
+// Columns of 64 bytes of a key, of 16 heads. Heads that are not there are zeros.
+template <class Key, int kTerms> struct query_part {
+    float4 x[2][2]; // of heads g and g + 8 of the 16
+    float w[2], up[2];
+
+    // Of the query at `q` and `w`.
+    INTRIN void load(const float *q, const float *weights, uint32_t heads, uint32_t part) {
+        const uint32_t g = threadIdx.x % 32 / 4, t4 = threadIdx.x % 4;
+#pragma unroll
+        for (uint32_t i = 0; i < 2; ++i) {
+            const uint32_t head = part / 4 * 16 + 8 * i + g;
+            const bool there = head < heads;
+            const float *at = q + head * INDEXER_DIM + 8 * t4;
+            x[i][0] = query_values(at + part % 4 * 32, there), x[i][1] = query_values(at + part % 4 * 32 + 4, there);
+            w[i] = there ? weights[head] : 0.f, up[i] = 1.f;
+            if constexpr (indexer_format<Key>::kScaled) {
+                // The largest value of the head to 2^12 by a power of two. Four lanes have a quarter of it each.
+                float size = 0.f;
+#pragma unroll 2 // keys on their way hold the registers
+                for (int c = 0; c < 8; ++c) {
+                    const float4 v = query_values(at + c / 2 * 32 + c % 2 * 4, there);
+                    size = fmaxf(fmaxf(fmaxf(size, fabsf(v.x)), fmaxf(fabsf(v.y), fabsf(v.z))), fabsf(v.w));
+                }
+                size = fmaxf(size, __shfl_xor_sync(0xffffffffu, size, 1));
+                size = fmaxf(size, __shfl_xor_sync(0xffffffffu, size, 2));
+                const int exponent = static_cast<int>(__float_as_uint(size) >> 23) - 127;
+                const int by = size > 0.f && exponent < 128 ? max(-100, min(100, 12 - exponent)) : 0;
+                up[i] = __uint_as_float(static_cast<uint32_t>(127 + by) << 23);
+                w[i] *= __uint_as_float(static_cast<uint32_t>(127 - by) << 23);
+            }
+        }
+    }
+
+    INTRIN void split(indexer_query<Key, kTerms> &query, uint32_t part) const {
+        const uint32_t lane = threadIdx.x % 32;
+        uint2 words[2][4]; // the first and the second numbers of four pairs
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            words[i][0] = split_pair<Key>(x[i][0].x * up[i], x[i][0].y * up[i]), words[i][1] = split_pair<Key>(x[i][0].z * up[i], x[i][0].w * up[i]);
+            words[i][2] = split_pair<Key>(x[i][1].x * up[i], x[i][1].y * up[i]), words[i][3] = split_pair<Key>(x[i][1].z * up[i], x[i][1].w * up[i]);
+        }
+        if (part % 4 == 0 && lane % 4 == 0) reinterpret_cast<float2 *>(&query.w[lane / 4])[part / 4] = make_float2(w[0], w[1]);
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+            auto &to = query.q[part / 4][part % 4 * 2 + step];
+            const auto &one = words[0], &other = words[1];
+            to[0][lane] = make_uint4(one[2 * step].x, other[2 * step].x, one[2 * step + 1].x, other[2 * step + 1].x);
+            if constexpr (kTerms == 2)
+                to[1][lane] = make_uint4(one[2 * step].y, other[2 * step].y, one[2 * step + 1].y, other[2 * step + 1].y);
+        }
+    }
+};
+
+// Four heads, rotated and rounded as keys are; weights take their scales.
+template <> struct query_part<int8_key, 1> {
+    float4 x[4];
+    float w[4];
+
+    INTRIN void load(const float *q, const float *weights, uint32_t heads, uint32_t part) {
+#pragma unroll
+        for (uint32_t i = 0; i < 4; ++i) {
+            const uint32_t head = 4 * part + i;
+            x[i] = query_values(q + head * INDEXER_DIM + threadIdx.x % 32 * 4, head < heads);
+            w[i] = head < heads ? weights[head] : 0.f;
+        }
+    }
+
+    INTRIN void split(indexer_query<int8_key, 1> &query, uint32_t part) const {
+        const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+        for (uint32_t i = 0; i < 4; ++i) {
+            const uint32_t head = 4 * part + i;
+            float v[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
+            const rotated_int8 rotated = rotate_to_int8(v);
+            // Values 4 lane and on: a word of the 16 bytes that lane / 4 % 4 of four lanes has of half a key.
+            auto &fragment = query.q[head / 16][lane / 16 * 2 + lane % 4 / 2][0][head % 8 * 4 + lane / 4 % 4];
+            reinterpret_cast<uint32_t *>(&fragment)[head / 8 % 2 + lane % 2 * 2] = rotated.quants;
+            const float scaled = __fmul_rn(__fmul_rn(w[i], rotated.scale), indexer_format<int8_key>::kWeight);
+            if (lane == 0) reinterpret_cast<float *>(&query.w[head % 8])[head / 8] = scaled;
+        }
+    }
+};
+
+// The query of row `t`, of which the warp has loaded part `warp`, by all warps of a block, which wait for each other before they score.
 template <class Key, int kTerms>
-INTRIN void split_query_part(const float *q, const float *w, uint32_t heads, uint32_t part, indexer_query<Key, kTerms> &query) {
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t4 = lane % 4, half = part / 4, chunk = part % 4;
-    uint2 words[2][4]; // of heads g and g + 8: the first and the second numbers of four pairs
-#pragma unroll
-    for (uint32_t i = 0; i < 2; ++i) {
-        const uint32_t head = 16 * half + 8 * i + g;
-        const bool there = head < heads;
-        const float4 *at = reinterpret_cast<const float4 *>(q + head * INDEXER_DIM) + 2 * t4;
-        const float4 none = make_float4(0.f, 0.f, 0.f, 0.f), x = there ? at[8 * chunk] : none, y = there ? at[8 * chunk + 1] : none;
-        float2 by = make_float2(1.f, 1.f);
-        if constexpr (indexer_format<Key>::kScaled) by = head_scale(at, there);
-        words[i][0] = split_pair<Key>(x.x * by.x, x.y * by.x), words[i][1] = split_pair<Key>(x.z * by.x, x.w * by.x);
-        words[i][2] = split_pair<Key>(y.x * by.x, y.y * by.x), words[i][3] = split_pair<Key>(y.z * by.x, y.w * by.x);
-        if (chunk == 0 && t4 == 0) reinterpret_cast<float *>(&query.w[g])[2 * half + i] = there ? w[head] * by.y : 0.f;
-    }
-#pragma unroll
-    for (int step = 0; step < 2; ++step) {
-        auto &to = query.q[half][2 * chunk + step];
-        const auto &one = words[0], &other = words[1];
-        to[0][lane] = make_uint4(one[2 * step].x, other[2 * step].x, one[2 * step + 1].x, other[2 * step + 1].x);
-        if constexpr (kTerms == 2)
-            to[1][lane] = make_uint4(one[2 * step].y, other[2 * step].y, one[2 * step + 1].y, other[2 * step + 1].y);
-    }
-}
-
-// Heads 4 `part` and on, rotated and rounded as keys are; weights take their scales.
-template <>
-INTRIN void split_query_part<int8_key, 1>(const float *q, const float *w, uint32_t heads, uint32_t part, indexer_query<int8_key, 1> &query) {
-    const uint32_t lane = threadIdx.x % 32;
-    float x[4][4];
-#pragma unroll
-    for (uint32_t i = 0; i < 4; ++i) {
-        const uint32_t head = 4 * part + i;
-        const float4 v = head < heads ? reinterpret_cast<const float4 *>(q + head * INDEXER_DIM)[lane] : make_float4(0.f, 0.f, 0.f, 0.f);
-        x[i][0] = v.x, x[i][1] = v.y, x[i][2] = v.z, x[i][3] = v.w;
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < 4; ++i) {
-        const uint32_t head = 4 * part + i;
-        const float weight = head < heads ? w[head] : 0.f;
-        const rotated_int8 rotated = rotate_to_int8(x[i]);
-        // Values 4 lane and on: a word of the 16 bytes that lane / 4 % 4 of four lanes has of half a key.
-        auto &fragment = query.q[head / 16][lane / 16 * 2 + lane % 4 / 2][0][head % 8 * 4 + lane / 4 % 4];
-        reinterpret_cast<uint32_t *>(&fragment)[head / 8 % 2 + lane % 2 * 2] = rotated.quants;
-        const float scaled = __fmul_rn(__fmul_rn(weight, rotated.scale), indexer_format<int8_key>::kWeight);
-        if (lane == 0) reinterpret_cast<float *>(&query.w[head % 8])[head / 8] = scaled;
-    }
-}
-
-// The query of row `t` by all warps of a block, which wait for each other before they score.
-template <class Key, int kTerms>
-INTRIN void split_query(const float *q, const float *w, uint32_t heads, uint32_t t, uint32_t warp, uint32_t warps,
+INTRIN void split_query(const query_part<Key, kTerms> &mine, const float *q, const float *w, uint32_t heads, uint32_t warp, uint32_t warps,
                         indexer_query<Key, kTerms> &query) {
-    for (uint32_t part = warp; part < kQueryParts; part += warps)
-        split_query_part<Key, kTerms>(q + uint64_t{t} * heads * INDEXER_DIM, w + uint64_t{t} * heads, heads, part, query);
+    if (warp < kQueryParts) mine.split(query, warp);
+    for (uint32_t part = warp + warps; part < kQueryParts; part += warps) {
+        query_part<Key, kTerms> more;
+        more.load(q, w, heads, part);
+        more.split(query, part);
+    }
 }
 
 // Of 32 keys, the one whose score a lane gets.
