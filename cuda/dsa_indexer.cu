@@ -32,22 +32,22 @@ template <class Key, int kTerms, int kRows> struct indexer_rows_smem {
 // A row by itself: blocks of threads share its keys.
 template <class Key, int kTerms, int kKeys, int kWarps> INTRIN void indexer_row(const dsa_indexer_params &p) {
     auto &s = smem<indexer_rows_smem<Key, kTerms, 1>>();
-    griddep_launch_dependents();
     const uint32_t warp = threadIdx.x / 32, worker = blockIdx.x % p.workers, t = p.first + blockIdx.x / p.workers;
     const uint32_t step = p.workers * kWarps, visible = p.rows.positions[t] + 1, scored = visible > p.least ? visible : 0;
     const uint32_t tiles = (scored + kKeys - 1) / kKeys;
-    uint32_t tile = worker * kWarps + warp, slot = 0, next = 0;
-    indexer_keys<Key, kKeys> keys;
-    // Keys are on their way to L2 before the kernels in front have ended.
-    if (tile < tiles) slot = slot_of(p.rows, t, tile * kKeys), keys.prefetch(p.keys, slot);
-    if (tile + step < tiles) next = slot_of(p.rows, t, (tile + step) * kKeys), keys.prefetch(p.keys, next);
+    const auto slot_at = [&](uint32_t tile) { return tile < tiles ? slot_of(p.rows, t, tile * kKeys) : 0; };
+    uint32_t tile = worker * kWarps + warp;
+    const uint32_t slot = slot_at(tile);
+    uint32_t next = slot_at(tile + step); // read ahead: keys are asked for as soon as the scores before are done
     griddep_wait();
+    griddep_launch_dependents();
     if (p.fill > 0) hide_later_keys(p, t, visible, worker * 32 * kWarps + threadIdx.x, step * 32);
     if (tiles == 0) return;
-    // The query is asked for first, and split while keys come.
+    // The query is asked for first, since it would come behind all keys that the SM asks for, and is split while they come.
     const float *q = p.q + uint64_t{t} * p.heads * INDEXER_DIM, *w = p.w + uint64_t{t} * p.heads;
     query_part<Key, kTerms> part;
     part.load(q, w, p.heads, warp % kQueryParts);
+    indexer_keys<Key, kKeys> keys;
     if (tile < tiles) keys.load(p.keys, slot);
     split_query(part, q, w, p.heads, warp, kWarps, s.query[0]);
     __syncthreads();
@@ -57,13 +57,8 @@ template <class Key, int kTerms, int kKeys, int kWarps> INTRIN void indexer_row(
         score_keys(keys, s.query[0], p.heads, mine);
         const uint32_t at = tile * kKeys + key_of_lane();
         tile += step;
-        if (tile < tiles) {
-            keys.load(p.keys, next);
-            if (tile + step < tiles) {
-                next = slot_of(p.rows, t, (tile + step) * kKeys);
-                keys.prefetch(p.keys, next);
-            }
-        }
+        if (tile < tiles) keys.load(p.keys, next);
+        next = slot_at(tile + step);
 #pragma unroll
         for (uint32_t i = 0; i < kKeys / 32; ++i)
             if (at + 32 * i < visible) scores[at + 32 * i] = mine[i] * p.scale;
@@ -74,7 +69,6 @@ template <class Key, int kTerms, int kKeys, int kWarps> INTRIN void indexer_row(
 template <class Key, int kTerms, int kKeys, int kRows, int kWarps> INTRIN void indexer_rows(const dsa_indexer_params &p) {
     auto &s = smem<indexer_rows_smem<Key, kTerms, kRows>>();
     const uint32_t warp = threadIdx.x / 32;
-    griddep_launch_dependents();
     // Those that see most come first.
     const uint32_t group = (gridDim.x - 1 - blockIdx.x) / p.workers, worker = blockIdx.x % p.workers, step = p.workers * kWarps;
     const uint32_t begin = p.first + group * kRows, rows = min(uint32_t{kRows}, p.first + p.m - begin);
@@ -85,6 +79,7 @@ template <class Key, int kTerms, int kKeys, int kRows, int kWarps> INTRIN void i
         s.visible[threadIdx.x] = visible > p.least ? visible : 0;
     }
     griddep_wait();
+    griddep_launch_dependents();
     if (p.fill > 0)
         for (uint32_t row = 0; row < rows; ++row)
             hide_later_keys(p, begin + row, p.rows.positions[begin + row] + 1, worker * 32 * kWarps + threadIdx.x, step * 32);
@@ -107,7 +102,6 @@ template <class Key, int kTerms, int kKeys, int kRows, int kWarps> INTRIN void i
         for (uint32_t tile = worker * kWarps + warp; tile * kKeys < sees; tile += step) {
             indexer_keys<Key, kKeys> keys;
             keys.load(p.keys, slot_in(p.rows, table, tile * kKeys));
-            if ((tile + step) * kKeys < sees) keys.prefetch(p.keys, slot_in(p.rows, table, (tile + step) * kKeys));
             const uint32_t at = tile * kKeys + key_of_lane();
 #pragma unroll 1
             for (uint32_t row = first; row < last; ++row) {

@@ -182,11 +182,7 @@ template <class Key, int kKeys = INDEXER_KEYS> struct indexer_keys {
         else return reinterpret_cast<const uint4 *>(page(keys, slot)) + slot % PAGE_ROWS * (4 * kChunks);
     }
 
-    // Those from `slot` on, into L2; also while what writes keys still runs.
-    static INTRIN void prefetch(const void *keys, uint32_t slot) {
-        if (threadIdx.x % 32 == 0) bulk_prefetch_l2(row(keys, slot), kKeys * 64 * kChunks);
-    }
-
+    // Those from `slot` on.
     INTRIN void load(const void *keys, uint32_t slot) {
         const uint32_t lane = threadIdx.x % 32, g = lane / 4, t4 = lane % 4;
         const uint4 *rows = row(keys, slot);

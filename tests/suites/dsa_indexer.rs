@@ -48,7 +48,7 @@ pub fn case() -> impl Strategy<Value = Case> {
     let precision = prop::sample::select(vec![Precision::Exact, Precision::Fast]);
     let k = prop::sample::select(vec![1usize, 2, 16, 63, 64, 65, 300]);
     let block = prop::sample::select(vec![1usize, 300, 1 << 20]);
-    (any_sequences(3), heads, dim, ty, precision, k, 0usize..3, block, any::<u64>()).prop_map(
+    (any_sequences(3), heads, dim, ty, precision, k, 0usize..4, block, any::<u64>()).prop_map(
         |(sequences, heads, dim, ty, precision, k, config, block, seed)| {
             // Keys of int8 have 128 values, and no kernel for more heads.
             let (heads, dim) = if ty == Int8 { (heads.min(32), 128) } else { (heads, dim) };
@@ -416,7 +416,7 @@ pub fn a_prompt_is_its_tokens(devices: &[Device]) {
         let inputs = c.inputs();
         for d in devices {
             let (q, w, keys, rows) = inputs.on(d, c.heads, c.dim).unwrap();
-            let launches = if d.gpu().is_ok() { 2 } else { 1 };
+            let launches = if d.gpu().is_ok() { 3 } else { 1 };
             let of_prompt = |config| host(&scores(d, &Case { config, ..c.clone() }, &inputs).unwrap());
             let prompts: Vec<_> = (0..launches).map(of_prompt).collect();
             if ty != F32 {

@@ -13,9 +13,9 @@ pub const TILED: (usize, usize) = (32, 128);
 /// Keys of a warp of the kernel for any shape.
 const KEYS: usize = 32;
 
-/// Times that the blocks of a launch for many rows fill the GPU: rows see different numbers of keys, so that the last blocks would leave
-/// it half empty.
-const WAVES: usize = 4;
+/// Times that the blocks of a launch for many rows of sequences fill the GPU, at least: rows see different numbers of keys, so that the last blocks
+/// would leave it half empty. A launch for rows by themselves fills it once, and leaves some of it empty rather than begin a second time.
+const WAVES: usize = 2;
 
 /// Shared memory that an SM keeps for itself, for each block of threads.
 const RESERVED: usize = 1 << 10;
@@ -72,12 +72,13 @@ pub fn candidates(problem: IndexerProblem) -> Vec<IndexerConfig> {
     };
     let config = |entry: Entry, rows: usize, blocks: u32, keys: usize, waves: usize| {
         let fit = smem_per_sm / (entry.smem_bytes() as usize + RESERVED);
-        let wanted = waves * sms * fit.clamp(1, blocks as usize);
-        let workers = wanted.div_ceil(m.div_ceil(rows).max(1)).min(visible.div_ceil(keys)).max(1);
+        let (wanted, groups) = (waves * sms * fit.clamp(1, blocks as usize), m.div_ceil(rows).max(1));
+        let workers = if waves > 1 { wanted.div_ceil(groups) } else { wanted / groups };
+        let workers = workers.min(visible.div_ceil(keys)).max(1);
         IndexerConfig { entry, rows: rows as u32, workers: workers as u32 }
     };
     let tiled = |entry: Entry, rows: u32, keys: u32, blocks: u32, warps: u32| {
-        let waves = if m > rows as usize { WAVES } else { 1 };
+        let waves = if rows > 1 && m > rows as usize { WAVES } else { 1 };
         config(entry, rows as usize, blocks, (keys * warps) as usize, waves)
     };
     let terms = match precision {
@@ -92,9 +93,13 @@ pub fn candidates(problem: IndexerProblem) -> Vec<IndexerConfig> {
         let int8 = kernels::dsa_indexer_int8::INSTANCES.iter().filter(|_| ty == CacheType::Int8);
         all.extend(int8.map(|i| tiled(i.entry, i.rows, i.keys, i.blocks, i.warps)));
     }
-    // Rows of one sequence share keys; a group with rows of several takes these one after the other.
+    // Rows of one sequence share keys; a group with rows of several takes these one after the other. Fewer rows where shared memory lets fewer
+    // blocks run than registers do.
     let shares = sequences < m;
-    all.sort_by_key(|config| (config.rows > 1) != shares);
+    all.sort_by_key(|config| {
+        let fits = 2 * (config.entry.smem_bytes() as usize + RESERVED) <= smem_per_sm;
+        ((config.rows > 1) != shares, !fits)
+    });
     let any = kernels::dsa_indexer_any::INSTANCES.iter().filter(|i| Some(i.key) == key);
     all.extend(any.map(|i| config(i.entry, 1, i.blocks, KEYS * i.warps as usize, 1)));
     all
@@ -141,12 +146,12 @@ mod tests {
         for (m, sequences, visible, ty, dim, precision, name, workers) in [
             (1, 1, 131_072, Bf16, 128, Exact, "dsa_indexer_bf16_t2_r1_k32_b2_w8", 264),
             (1, 1, 4096, F16, 128, Fast, "dsa_indexer_f16_t1_r1_k32_b2_w8", 16),
-            (16, 16, 131_072, Bf16, 128, Exact, "dsa_indexer_bf16_t2_r1_k32_b2_w8", 66),
+            (16, 16, 131_072, Bf16, 128, Exact, "dsa_indexer_bf16_t2_r1_k32_b2_w8", 16),
             (4, 1, 131_072, Bf16, 128, Exact, "dsa_indexer_bf16_t2_r4_k32_b2_w8", 264),
-            (2048, 1, 131_072, Bf16, 128, Exact, "dsa_indexer_bf16_t2_r4_k32_b2_w8", 3),
-            (2048, 1, 131_072, Bf16, 128, Fast, "dsa_indexer_bf16_t1_r8_k32_b2_w8", 5),
+            (2048, 1, 131_072, Bf16, 128, Exact, "dsa_indexer_bf16_t2_r4_k32_b2_w8", 2),
+            (2048, 1, 131_072, Bf16, 128, Fast, "dsa_indexer_bf16_t1_r8_k32_b2_w8", 3),
             (1, 1, 131_072, Int8, 128, Exact, "dsa_indexer_int8_r1_k32_b2_w8", 264),
-            (2048, 1, 131_072, Int8, 128, Fast, "dsa_indexer_int8_r8_k32_b2_w8", 5),
+            (2048, 1, 131_072, Int8, 128, Fast, "dsa_indexer_int8_r8_k32_b2_w8", 3),
             (2048, 1, 3000, Bf16, 64, Exact, "dsa_indexer_any_bf16_b3_w4", 1),
             (1, 1, 1, F32, 128, Fast, "dsa_indexer_any_f32_b3_w4", 1),
             (0, 0, 0, F32, 128, Exact, "dsa_indexer_any_f32_b3_w4", 1),
@@ -155,7 +160,11 @@ mod tests {
             let config = IndexerConfig::pick(problem).unwrap();
             assert_eq!((config.entry.name(), config.workers), (name, workers), "{problem:?}");
         }
-        assert_eq!(candidates(h200(4, 1, 100, Bf16, 128, Exact)).len(), 3);
+        assert_eq!(candidates(h200(4, 1, 100, Bf16, 128, Exact)).len(), 4);
+        for (precision, rows) in [(Exact, 2), (Fast, 4)] {
+            let sm120 = IndexerProblem { smem_per_sm: 100 << 10, ..h200(64, 1, 5000, Bf16, 128, precision) };
+            assert_eq!(candidates(sm120).first().map(|config| config.rows), Some(rows));
+        }
         let many = IndexerProblem { heads: 33, ..h200(1, 1, 100, Int8, 128, Exact) };
         assert!(matches!(IndexerConfig::pick(many), Err(Error::Unsupported { .. })));
     }
