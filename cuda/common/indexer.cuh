@@ -65,63 +65,60 @@ INTRIN float4 query_values(const float *q, bool there) {
     return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
 }
 
-// Parts of a query, each for a warp: it may load its part, then keys, and split the part while they come.
-constexpr uint32_t kQueryParts = 8;
+// Parts of a query, four heads each, for a warp: it may load its part, then keys, and split the part while they come. Heads that are not there are
+// zeros.
+constexpr uint32_t kQueryParts = INDEXER_HEADS / 4;
 
-// Columns of 64 bytes of a key, of 16 heads. Heads that are not there are zeros.
+// Eight lanes have a head: of two chunks of 64 bytes of a key, what one of four lanes has.
 template <class Key, int kTerms> struct query_part {
-    float4 x[2][2]; // of heads g and g + 8 of the 16
-    float w[2], up[2];
+    float4 x[2][2];
+    float w;
 
     // Of the query at `q` and `w`.
     INTRIN void load(const float *q, const float *weights, uint32_t heads, uint32_t part) {
-        const uint32_t g = threadIdx.x % 32 / 4, t4 = threadIdx.x % 4;
+        const uint32_t head = 4 * part + threadIdx.x % 32 / 8, u = threadIdx.x % 8;
+        const float *at = q + head * INDEXER_DIM + u / 4 * 32 + u % 4 * 8;
 #pragma unroll
-        for (uint32_t i = 0; i < 2; ++i) {
-            const uint32_t head = part / 4 * 16 + 8 * i + g;
-            const bool there = head < heads;
-            const float *at = q + head * INDEXER_DIM + 8 * t4;
-            x[i][0] = query_values(at + part % 4 * 32, there), x[i][1] = query_values(at + part % 4 * 32 + 4, there);
-            w[i] = there ? weights[head] : 0.f, up[i] = 1.f;
-            if constexpr (indexer_format<Key>::kScaled) {
-                // The largest value of the head to 2^12 by a power of two. Four lanes have a quarter of it each.
-                float size = 0.f;
-#pragma unroll 2 // keys on their way hold the registers
-                for (int c = 0; c < 8; ++c) {
-                    const float4 v = query_values(at + c / 2 * 32 + c % 2 * 4, there);
-                    size = fmaxf(fmaxf(fmaxf(size, fabsf(v.x)), fmaxf(fabsf(v.y), fabsf(v.z))), fabsf(v.w));
-                }
-                size = fmaxf(size, __shfl_xor_sync(0xffffffffu, size, 1));
-                size = fmaxf(size, __shfl_xor_sync(0xffffffffu, size, 2));
-                const int exponent = static_cast<int>(__float_as_uint(size) >> 23) - 127;
-                const int by = size > 0.f && exponent < 128 ? max(-100, min(100, 12 - exponent)) : 0;
-                up[i] = __uint_as_float(static_cast<uint32_t>(127 + by) << 23);
-                w[i] *= __uint_as_float(static_cast<uint32_t>(127 - by) << 23);
-            }
-        }
+        for (int i = 0; i < 2; ++i) x[i][0] = query_values(at + 64 * i, head < heads), x[i][1] = query_values(at + 64 * i + 4, head < heads);
+        w = head < heads ? weights[head] : 0.f;
     }
 
     INTRIN void split(indexer_query<Key, kTerms> &query, uint32_t part) const {
-        const uint32_t lane = threadIdx.x % 32;
-        uint2 words[2][4]; // the first and the second numbers of four pairs
+        const uint32_t head = 4 * part + threadIdx.x % 32 / 8, u = threadIdx.x % 8;
+        float up = 1.f, weight = w;
+        if constexpr (indexer_format<Key>::kScaled) {
+            // The largest value of the head to 2^12 by a power of two.
+            float size = 0.f;
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            words[i][0] = split_pair<Key>(x[i][0].x * up[i], x[i][0].y * up[i]), words[i][1] = split_pair<Key>(x[i][0].z * up[i], x[i][0].w * up[i]);
-            words[i][2] = split_pair<Key>(x[i][1].x * up[i], x[i][1].y * up[i]), words[i][3] = split_pair<Key>(x[i][1].z * up[i], x[i][1].w * up[i]);
-        }
-        if (part % 4 == 0 && lane % 4 == 0) reinterpret_cast<float2 *>(&query.w[lane / 4])[part / 4] = make_float2(w[0], w[1]);
+            for (int i = 0; i < 4; ++i) {
+                const float4 &v = x[i / 2][i % 2];
+                size = fmaxf(fmaxf(fmaxf(size, fabsf(v.x)), fmaxf(fabsf(v.y), fabsf(v.z))), fabsf(v.w));
+            }
 #pragma unroll
-        for (int step = 0; step < 2; ++step) {
-            auto &to = query.q[part / 4][part % 4 * 2 + step];
-            const auto &one = words[0], &other = words[1];
-            to[0][lane] = make_uint4(one[2 * step].x, other[2 * step].x, one[2 * step + 1].x, other[2 * step + 1].x);
-            if constexpr (kTerms == 2)
-                to[1][lane] = make_uint4(one[2 * step].y, other[2 * step].y, one[2 * step + 1].y, other[2 * step + 1].y);
+            for (int lanes = 1; lanes < 8; lanes *= 2) size = fmaxf(size, __shfl_xor_sync(0xffffffffu, size, lanes));
+            const int exponent = static_cast<int>(__float_as_uint(size) >> 23) - 127;
+            const int by = size > 0.f && exponent < 128 ? max(-100, min(100, 12 - exponent)) : 0;
+            up = __uint_as_float(static_cast<uint32_t>(127 + by) << 23);
+            weight *= __uint_as_float(static_cast<uint32_t>(127 - by) << 23);
         }
+        if (u == 0) reinterpret_cast<float *>(&query.w[head % 8])[head / 8] = weight;
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+            for (int word = 0; word < 4; ++word) {
+                const float4 &v = x[i][word / 2];
+                const uint2 pair = word % 2 == 0 ? split_pair<Key>(v.x * up, v.y * up) : split_pair<Key>(v.z * up, v.w * up);
+                auto &step = query.q[head / 16][2 * (u / 4 + 2 * i) + word / 2];
+                const auto store = [&](int term, uint32_t bits) {
+                    reinterpret_cast<uint32_t *>(&step[term][head % 8 * 4 + u % 4])[head / 8 % 2 + word % 2 * 2] = bits;
+                };
+                store(0, pair.x);
+                if constexpr (kTerms == 2) store(1, pair.y);
+            }
     }
 };
 
-// Four heads, rotated and rounded as keys are; weights take their scales.
+// Rotated and rounded as keys are; weights take their scales. A lane has four neighbouring values of each head.
 template <> struct query_part<int8_key, 1> {
     float4 x[4];
     float w[4];
