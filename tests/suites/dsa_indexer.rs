@@ -456,7 +456,7 @@ pub fn rounding_hardly_changes_what_is_selected(devices: &[Device]) {
                 }
                 for q in inputs.q.chunks_mut(128) {
                     let of = topic(rng.below(6));
-                    q.iter_mut().zip(of).for_each(|(q, of)| *q = of + *q);
+                    q.iter_mut().zip(of).for_each(|(q, of)| *q += of);
                     q.iter_mut().skip(5).step_by(41).for_each(|q| *q *= 0.5);
                 }
                 inputs.w.iter_mut().skip(3).for_each(|w| *w = w.abs());
