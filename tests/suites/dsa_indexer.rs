@@ -341,6 +341,11 @@ pub fn broken_keys_and_queries_are_seen(devices: &[Device]) {
             let got = host(&scores(&devices[0], &c, &inputs).unwrap());
             let broken: Vec<usize> = (0..67).filter(|s| !got[*s].is_finite()).collect();
             assert_eq!(broken, [3, 40, 65, 66], "{ty} {precision} {heads}");
+            if precision == Precision::Fast && ty != CacheType::Int8 {
+                // No part of a query is zero, and no infinity meets another: heads that are not there must not make NaN.
+                inputs.w.iter_mut().for_each(|w| *w = w.abs());
+                are_the_reference(devices, &c, &inputs).unwrap();
+            }
             let mut inputs = c.inputs();
             inputs.q[(heads + 1) * 128 + 5] = f32::NAN; // of the second row
             let got = host(&scores(&devices[0], &c, &inputs).unwrap());
@@ -352,7 +357,8 @@ pub fn broken_keys_and_queries_are_seen(devices: &[Device]) {
     }
 }
 
-/// More keys than all blocks of threads have at a time, and more rows than share them: of one sequence, ending within the next group.
+/// More keys than all blocks of threads have at a time, and more rows than share them: of one sequence, ending within the next group; in a group
+/// rows of two sequences, whose positions rise.
 pub fn keys_of_many_tiles(devices: &[Device]) {
     use CacheType::*;
     use Precision::*;
@@ -368,7 +374,7 @@ pub fn keys_of_many_tiles(devices: &[Device]) {
     ];
     for (ty, precision, config) in cases {
         let sequences = vec![
-            Sequence { len: 1100, new: 5 },
+            Sequence { len: 1100, new: 4 },
             Sequence { len: 600, new: 1 },
             Sequence { len: 33, new: 2 },
             Sequence { len: 400, new: 11 },
