@@ -100,15 +100,15 @@ fn elsewhere<T>(what: &str, device: &Device) -> Result<T> {
     ))
 }
 
-/// How quantized linear layers treat their activations. Always printed in reports.
+/// How quantized linear layers treat their activations, and the indexer its queries where keys have 16 bits. Always printed in reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
-    /// Activations stay f32; weights are dequantized.
+    /// Activations and queries stay f32, or sums of numbers that are as good; weights are dequantized.
     #[default]
     Exact,
     /// Activations are rounded to int8 with one f32 scale for 32 values; on GPUs, by number of tokens, to f16 where that is as fast
-    /// ([`ActivationFormat`]).
+    /// ([`ActivationFormat`]). Queries are rounded to the type of keys.
     /// On the CPU this follows the numerics of the integer kernels, for comparison; it is not faster.
     Fast,
 }

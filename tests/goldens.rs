@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use glm5::model::{Batch, Event, LoadOptions, LogitRows, Model, Observer};
 use glm5::ops::dsa_indexer::indexer_scores;
-use glm5::tensor::{CacheType, Device, Tensor};
+use glm5::tensor::{CacheType, Device, Precision, Tensor};
 use safetensors::SafeTensors;
 
 const MODELS: [&str; 2] = ["nano-q4_k_m", "nano-shared-ud"];
@@ -79,7 +79,7 @@ impl Observer for Seen {
                 selected.extend((0..layout.len()).map(row));
                 let mut scores = Tensor::zeros(q.device(), layout.len(), layout.max_visible()).unwrap();
                 let scale = 1.0 / (q.cols() as f32).sqrt();
-                indexer_scores(q, w, keys, layout, scale, &mut scores).unwrap();
+                indexer_scores(q, w, keys, layout, scale, &mut scores, Precision::Exact).unwrap();
                 self.scores.entry(layer).or_default().extend(rows(&scores));
             }
             Event::Routing { layer, routing } => {

@@ -1,6 +1,7 @@
 //! dsa_indexer: scores of 32 heads of 128 for all keys of a context, and with the selection of 2048 of them. Each row of a batch is a sequence
-//! of its own, or the rows are the end of one (a prompt). Goals with keys of bf16: scores and selection, one row of 128k and 200k, 20 and 24 us;
-//! 16 of 128k 160 us; scores of 2048 rows of a prompt 0.45 of the f16 rate. Operations are those of the formula.
+//! of its own, or the rows are the end of one (a prompt). Goals with keys of bf16 (int8): scores and selection, one row of 128k and 200k, 20 and 24 us
+//! (14 and 18); 16 of 128k 160 us (95); scores of 2048 rows of a prompt 0.45 of the f16 rate (0.40 of the int8 rate). Operations are those of the
+//! formula; fast: queries are rounded to the type of the keys.
 
 use criterion::Criterion;
 use glm5::Result;
@@ -8,7 +9,7 @@ use glm5::ops::dsa_indexer::config::{IndexerConfig, IndexerProblem, candidates};
 use glm5::ops::dsa_indexer::{IndexerScratch, indexer_scores_with, indexer_select, reference};
 use glm5::ops::dsa_topk::Selection;
 use glm5::ops::dsa_topk::reference::top_k;
-use glm5::tensor::{CacheType, Device, PAGE_ROWS, PagedRows, RaggedRows, Tensor};
+use glm5::tensor::{CacheType, Device, PAGE_ROWS, PagedRows, Precision, RaggedRows, Tensor};
 
 use super::baselines::Case;
 use super::blocks::Rng;
@@ -29,6 +30,7 @@ struct Shape {
     /// Whether all rows are of one sequence.
     prompt: bool,
     ty: CacheType,
+    precision: Precision,
 }
 
 impl Shape {
@@ -49,27 +51,33 @@ impl Shape {
 }
 
 pub fn benches(bench: &Bench, c: &mut Criterion) {
+    use CacheType::*;
+    use Precision::*;
     let (contexts, batches): (&[usize], &[usize]) = match bench.measured {
         true => (&[2048, 4096, 32_768, 131_072, 204_800], &[1, 2, 4, 8, 16]),
         false => (&[2200], &[1, 2]),
     };
-    for keys in contexts.iter().copied() {
-        for m in batches.iter().copied() {
-            shape(bench, c, Shape { m, keys, prompt: false, ty: CacheType::Bf16 });
+    for ty in [Bf16, Int8] {
+        for keys in contexts.iter().copied() {
+            for m in batches.iter().copied() {
+                shape(bench, c, Shape { m, keys, prompt: false, ty, precision: Exact });
+            }
         }
     }
-    let (keys, prompts): (usize, &[(usize, usize)]) = match bench.measured {
-        true => (
-            131_072,
-            &[(2, 131_072), (4, 131_072), (8, 131_072), (512, 32_768), (2048, 32_768), (2048, 131_072)],
-        ),
-        false => (2100, &[(5, 2100)]),
+    // Tokens to verify, and prompts behind nothing, 32k and 128k.
+    let (keys, verified, prompts): (usize, &[usize], &[(usize, usize)]) = match bench.measured {
+        true => (131_072, &[2, 4, 8], &[(512, 32_768), (2048, 2048), (2048, 32_768), (2048, 131_072)]),
+        false => (2100, &[], &[(11, 2100)]),
     };
-    for (m, keys) in prompts.iter().copied() {
-        shape(bench, c, Shape { m, keys, prompt: true, ty: CacheType::Bf16 });
+    for (ty, precision) in [(Bf16, Exact), (Bf16, Fast), (Int8, Exact)] {
+        for (m, keys) in verified.iter().map(|m| (*m, keys)).chain(prompts.iter().copied()) {
+            shape(bench, c, Shape { m, keys, prompt: true, ty, precision });
+        }
     }
-    for (m, ty) in [(1, CacheType::F16), (1, CacheType::F32), (16, CacheType::F16)] {
-        shape(bench, c, Shape { m: if bench.measured { m } else { 1 }, keys, prompt: false, ty });
+    for (m, ty, precision) in
+        [(1, F16, Exact), (1, F32, Exact), (1, Bf16, Fast), (16, F16, Exact), (16, Bf16, Fast)]
+    {
+        shape(bench, c, Shape { m: if bench.measured { m } else { 1 }, keys, prompt: false, ty, precision });
     }
 }
 
@@ -86,10 +94,11 @@ fn cache(d: &Device, pages: &[u32], few: &[f32], ty: CacheType) -> PagedRows {
 }
 
 fn shape(bench: &Bench, c: &mut Criterion, shape: Shape) {
-    let Shape { m, keys, prompt, ty } = shape;
+    let Shape { m, keys, prompt, ty, precision } = shape;
     let d = &bench.device;
     let kind = if prompt { "rows of a prompt" } else { "rows" };
-    let name = format!("{keys} keys of {ty}, {m} {kind}");
+    let fast = if precision == Precision::Fast { ", fast" } else { "" };
+    let name = format!("{keys} keys of {ty}, {m} {kind}{fast}");
     let problem = IndexerProblem {
         m,
         sequences: shape.sequences(),
@@ -97,6 +106,7 @@ fn shape(bench: &Bench, c: &mut Criterion, shape: Shape) {
         heads: HEADS,
         dim: DIM,
         ty,
+        precision,
         sms: bench.gpu().properties().sms as usize,
         smem_per_sm: bench.gpu().properties().smem_per_sm as usize,
     };
@@ -137,20 +147,23 @@ fn shape(bench: &Bench, c: &mut Criterion, shape: Shape) {
 
     // Row t by the reference: keys repeat after 61.
     let rounded = |v: &f32| match ty {
-        CacheType::F32 => *v,
         CacheType::Bf16 => half::bf16::from_f32(*v).to_f32(),
         CacheType::F16 => half::f16::from_f32(*v).to_f32(),
-        CacheType::Fp8 | CacheType::Int8 => unreachable!("no kernel was built for them"),
+        _ => *v,
     };
     let few: Vec<f32> = few.iter().map(rounded).collect();
     let begins = |t: usize| if prompt { 0 } else { t * of_one * PAGE_ROWS };
     let want = |t: usize, s: usize| -> f64 {
         let key = &few[(begins(t) + s) % 61 * DIM..][..DIM];
-        let q = &q[t * HEADS * DIM..][..HEADS * DIM];
-        reference::indexer_scores(q, &w[t * HEADS..][..HEADS], key, &[0], HEADS, DIM, SCALE.into()).unwrap()
-            [0]
+        let (q, w) = (&q[t * HEADS * DIM..][..HEADS * DIM], &w[t * HEADS..][..HEADS]);
+        if ty == CacheType::Int8 {
+            return reference::indexer_scores_int8(q, w, key, &[0], HEADS, SCALE.into()).unwrap()[0];
+        }
+        let rounded = (precision == Precision::Fast).then(|| reference::rounded_query(q, DIM, ty));
+        let q = rounded.as_deref().unwrap_or(q);
+        reference::indexer_scores(q, w, key, &[0], HEADS, DIM, SCALE.into()).unwrap()[0]
     };
-    let case = (ty == CacheType::Bf16).then_some(Case {
+    let case = matches!(ty, CacheType::Bf16 | CacheType::Int8).then_some(Case {
         op: "LIGHTNING_INDEXER",
         ty: "F16",
         k: HEADS * DIM,
@@ -162,8 +175,8 @@ fn shape(bench: &Bench, c: &mut Criterion, shape: Shape) {
             continue;
         }
         let mut scores = Tensor::zeros(d, m, keys).unwrap();
-        indexer_scores_with(&there.0, &there.1, &caches[0], &rows, SCALE, Some(*config), &mut scores)
-            .unwrap();
+        let (q, w) = (&there.0, &there.1);
+        indexer_scores_with(q, w, &caches[0], &rows, SCALE, Some(*config), &mut scores, precision).unwrap();
         let got = scores.cuda().unwrap();
         for t in [0, m / 2, m - 1] {
             let row = got.to_vec(t * keys..(t + 1) * keys).unwrap();
@@ -173,7 +186,7 @@ fn shape(bench: &Bench, c: &mut Criterion, shape: Shape) {
             assert!(row[shape.visible(t)..].iter().all(|s| *s == f32::NEG_INFINITY), "{name}: row {t}");
         }
         let mut run = |i: usize| -> Result<()> {
-            indexer_scores_with(&there.0, &there.1, &caches[i], &rows, SCALE, Some(*config), &mut scores)
+            indexer_scores_with(q, w, &caches[i], &rows, SCALE, Some(*config), &mut scores, precision)
         };
         let row = Row { name: name.clone(), work: shape.work(4 * m * keys), case, sets, launch: &mut run };
         bench.row(c, "dsa_indexer", row);
@@ -182,10 +195,11 @@ fn shape(bench: &Bench, c: &mut Criterion, shape: Shape) {
         return;
     }
     let (mut scratch, mut out) = (IndexerScratch::new(d).unwrap(), Selection::new(d, K).unwrap());
-    indexer_select(&there.0, &there.1, &caches[0], &rows, SCALE, &mut scratch, &mut out).unwrap();
+    let (q, w) = (&there.0, &there.1);
+    indexer_select(q, w, &caches[0], &rows, SCALE, &mut scratch, &mut out, precision).unwrap();
     // Of the device's own scores: which of two as good as equal ones is taken is theirs to say.
     let mut scores = Tensor::zeros(d, m, keys).unwrap();
-    indexer_scores_with(&there.0, &there.1, &caches[0], &rows, SCALE, None, &mut scores).unwrap();
+    indexer_scores_with(q, w, &caches[0], &rows, SCALE, None, &mut scores, precision).unwrap();
     let (indices, lens) = (out.indices.to_vec().unwrap(), out.lens.to_vec().unwrap());
     for t in [0, m - 1] {
         let row = scores.cuda().unwrap().to_vec(t * keys..(t + 1) * keys).unwrap();
@@ -194,7 +208,7 @@ fn shape(bench: &Bench, c: &mut Criterion, shape: Shape) {
     }
     let case = case.map(|case| Case { op: "LIGHTNING_INDEXER + TOP_K", ..case });
     let mut run =
-        |i: usize| indexer_select(&there.0, &there.1, &caches[i], &rows, SCALE, &mut scratch, &mut out);
+        |i: usize| indexer_select(q, w, &caches[i], &rows, SCALE, &mut scratch, &mut out, precision);
     // Rows that see no more than are selected are not scored.
     let work = if keys <= K {
         Work { bytes: 4 * m * keys, operations: None, memory: None }

@@ -43,11 +43,13 @@ INTRIN void fp8_store_rotated(uint32_t *row, uint32_t latent, uint32_t col, cons
     to[0] = pack_bf16x2(z[0], z[1]), to[1] = pack_bf16x2(z[2], z[3]);
 }
 
-// A key of 128 values in int8, of which a lane has values 4 lane and on: times the Hadamard matrix over sqrt(128), sums and differences
-// of values 1, 2, 4 and so on apart, then rounded with one scale. A page is the quants of its keys, then their scales: so quants of a key
-// begin at multiples of 128 bytes.
-INTRIN void int8_store_key(void *cache, uint32_t slot, float (&x)[4]) {
-    constexpr uint32_t kPage = PAGE_ROWS * (128 + 4);
+// By a warp: 128 values of which a lane has those from 4 lane on, times the Hadamard matrix over sqrt(128), sums and differences of values
+// 1, 2, 4 and so on apart, then rounded with one scale: the lane's quants.
+struct rotated_int8 {
+    uint32_t quants;
+    float scale;
+};
+INTRIN rotated_int8 rotate_to_int8(float (&x)[4]) {
     constexpr float kInverseRoot = 0.0883883461f;
     const uint32_t lane = threadIdx.x % 32;
     const auto both = [](float &a, float &b) {
@@ -70,7 +72,15 @@ INTRIN void int8_store_key(void *cache, uint32_t slot, float (&x)[4]) {
         amax = max(amax, f32_bits(x[k]) & 0x7fffffffu);
     }
     const float2 scale = act_scale(__reduce_max_sync(0xffffffffu, amax));
+    return {act_quants4(x, scale.y), scale.x};
+}
+
+// A key in int8. A page is the quants of its keys, then their scales: so quants of a key begin at multiples of 128 bytes.
+INTRIN void int8_store_key(void *cache, uint32_t slot, float (&x)[4]) {
+    constexpr uint32_t kPage = PAGE_ROWS * (128 + 4);
+    const uint32_t lane = threadIdx.x % 32;
+    const rotated_int8 key = rotate_to_int8(x);
     uint8_t *page = static_cast<uint8_t *>(cache) + uint64_t{slot / PAGE_ROWS} * kPage;
-    reinterpret_cast<uint32_t *>(page + slot % PAGE_ROWS * 128)[lane] = act_quants4(x, scale.y);
-    if (lane == 0) reinterpret_cast<float *>(page + PAGE_ROWS * 128)[slot % PAGE_ROWS] = scale.x;
+    reinterpret_cast<uint32_t *>(page + slot % PAGE_ROWS * 128)[lane] = key.quants;
+    if (lane == 0) reinterpret_cast<float *>(page + PAGE_ROWS * 128)[slot % PAGE_ROWS] = key.scale;
 }

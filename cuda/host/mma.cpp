@@ -4,6 +4,9 @@
 #include "../common/num.cuh"
 #include "races.hpp"
 
+#include <limits>
+#include <type_traits>
+
 namespace emu {
 namespace {
 
@@ -92,6 +95,9 @@ template <class Type, unsigned K> void perform_mma(unsigned, MmaLane<Type, K> *c
         for (unsigned r = 0; r < 4; ++r) {
             auto &out = lanes[l]->d[r];
             out = static_cast<typename Type::Out>(static_cast<Sum>(out) + d[l / 4 + 8 * (r / 2)][2 * (l % 4) + r % 2]);
+            // One NaN, without a sign, is all that matrix units give.
+            if constexpr (std::is_same_v<typename Type::Out, float>)
+                if (out != out) out = std::numeric_limits<float>::quiet_NaN();
         }
 }
 

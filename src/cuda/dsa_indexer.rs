@@ -1,4 +1,4 @@
-//! Launches of dsa_indexer and dsa_indexer_any, and the selection that follows. Shapes were checked by [`crate::ops`].
+//! Launches of dsa_indexer, dsa_indexer_int8 and dsa_indexer_any, and the selection that follows. Shapes were checked by [`crate::ops`].
 
 use super::dequantize::{count, holds};
 use super::dsa_topk::{self, Rows};
@@ -9,7 +9,7 @@ use crate::ops::dsa_indexer::config::{IndexerConfig, IndexerProblem};
 use crate::ops::dsa_topk::Selection;
 use crate::ops::dsa_topk::config::{TopkConfig, TopkProblem};
 use crate::sys::{dsa_indexer_params, ragged_rows};
-use crate::tensor::{PagedRows, RaggedRows, Tensor};
+use crate::tensor::{PagedRows, Precision, RaggedRows, Tensor};
 
 /// What is scored.
 pub(crate) struct Scorer<'a> {
@@ -39,6 +39,7 @@ impl<'a> Scorer<'a> {
         keys: &'a PagedRows,
         rows: &RaggedRows,
         scale: f32,
+        precision: Precision,
     ) -> Result<Self> {
         let (heads, dim) = (w.cols(), keys.width());
         let problem = IndexerProblem {
@@ -48,6 +49,7 @@ impl<'a> Scorer<'a> {
             heads,
             dim,
             ty: keys.ty(),
+            precision,
             sms: 1,
             smem_per_sm: 0,
         };

@@ -225,9 +225,8 @@ impl Model {
             if let (Some(_), Some(keys)) = (&layer.indexer, &cache.index[i])
                 && (sparse || observer.wants_indexer())
             {
-                let scale = c.index_scale();
-                let scratch = &mut ws.indexer_scratch;
-                indexer_select(&ws.q_idx, &ws.w_idx, keys, &ws.rows, scale, scratch, &mut ws.selection)?;
+                let (scale, scratch, out) = (c.index_scale(), &mut ws.indexer_scratch, &mut ws.selection);
+                indexer_select(&ws.q_idx, &ws.w_idx, keys, &ws.rows, scale, scratch, out, precision)?;
                 observer.see(Event::Indexer {
                     layer: i,
                     q: &ws.q_idx,

@@ -114,7 +114,7 @@ pub struct dsa_indexer_params {
     pub q: *const f32,
     #[doc = " `[rows.m, heads]`"]
     pub w: *const f32,
-    #[doc = " `[slots, dim]` of the type of the cache, aligned to 16."]
+    #[doc = " `[slots, dim]` of the type of the cache, aligned to 16; int8: pages of quants and scales."]
     pub keys: *const ::core::ffi::c_void,
     #[doc = " Of which slots lie in the cache."]
     pub rows: ragged_rows,
@@ -128,9 +128,9 @@ pub struct dsa_indexer_params {
     pub first: u32,
     #[doc = " Rows."]
     pub m: u32,
-    #[doc = " Heads of a query; of dsa_indexer at most INDEXER_HEADS."]
+    #[doc = " Heads of a query; at most INDEXER_HEADS but for dsa_indexer_any."]
     pub heads: u32,
-    #[doc = " Values of a key; of dsa_indexer INDEXER_DIM."]
+    #[doc = " Values of a key; INDEXER_DIM but for dsa_indexer_any."]
     pub dim: u32,
     #[doc = " Rows that see no more keys than this are not scored."]
     pub least: u32,

@@ -422,6 +422,17 @@ impl PagedRows {
         buf
     }
 
+    /// The quants of the key at `slot`, rotated as they are kept, into `out`, and their scale; `None` for any other type.
+    #[inline(always)]
+    pub(crate) fn int8_row(&self, slot: u32, out: &mut [f32]) -> Option<f32> {
+        let Rows::Int8(v) = &self.rows else {
+            return None;
+        };
+        let (quants, scale) = int8_place(slot as usize);
+        out.iter_mut().zip(&v[quants]).for_each(|(o, q)| *o = f32::from(*q as i8));
+        Some(f32_at(&v[scale]))
+    }
+
     #[inline(always)]
     fn read(&self, slot: u32, out: &mut [f32]) {
         let range = slot as usize * self.width..(slot as usize + 1) * self.width;

@@ -143,7 +143,7 @@ impl RaggedRows {
         Ok(())
     }
 
-    /// The copy on `gpu`, for kernels.
+    /// The copy on `gpu`, for kernels, which may read it before they wait for those in front: no kernel writes it.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if these rows were not uploaded there.
@@ -151,7 +151,7 @@ impl RaggedRows {
         let Some(copy) = self.copy.as_ref().filter(|copy| self.uploaded && copy.gpu().same(gpu)) else {
             return Err(Error::unsupported("rows of a batch", "they were not uploaded to that GPU"));
         };
-        let (m, at) = (self.len(), copy.as_ptr());
+        let (m, at) = (self.len(), copy.as_prologue_ptr());
         let [positions, slots, table_starts, tables] = [0, 1, 2, 3].map(|part| at.wrapping_add(part * m));
         Ok(ragged_rows { positions, slots, table_starts, tables, m: m as u32 })
     }

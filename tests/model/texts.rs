@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use glm5::model::{Batch, Event, LogitRows, Observer};
 use glm5::ops::dsa_indexer::indexer_scores;
-use glm5::tensor::{CacheType, Tensor};
+use glm5::tensor::{CacheType, Precision, Tensor};
 use glm5::text::{Specials, Tokenizer};
 
 use crate::common::{self, MODELS, TOP_K};
@@ -81,7 +81,8 @@ impl Observer for Gaps {
         match event {
             Event::Indexer { q, w, keys, rows, .. } => {
                 let mut scores = Tensor::zeros(q.device(), rows.len(), rows.max_visible()).unwrap();
-                indexer_scores(q, w, keys, rows, 1.0 / (q.cols() as f32).sqrt(), &mut scores).unwrap();
+                let scale = 1.0 / (q.cols() as f32).sqrt();
+                indexer_scores(q, w, keys, rows, scale, &mut scores, Precision::Exact).unwrap();
                 for (t, row) in common::rows(&scores).into_iter().enumerate() {
                     self.note(row[..rows.positions()[t] as usize + 1].to_vec(), TOP_K);
                 }

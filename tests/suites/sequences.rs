@@ -33,7 +33,7 @@ pub fn any_cache_type() -> impl Strategy<Value = CacheType> {
 #[derive(Debug, Clone)]
 pub struct Batch {
     pub sequences: Vec<Sequence>,
-    /// Rows `[len, width]` of each sequence by position, rounded to the type of the cache.
+    /// Rows `[len, width]` of each sequence by position, rounded to the type of the cache, but for int8.
     pub keys: Vec<Vec<f32>>,
     ty: CacheType,
     width: usize,
@@ -157,8 +157,10 @@ impl Batch {
 
 /// What a cache of this type keeps of rows.
 fn rounded(ty: CacheType, width: usize, rows: &[f32]) -> Vec<f32> {
-    if ty != CacheType::Fp8 {
-        return rows.iter().map(|v| super::cache::rounded(ty, *v)).collect();
+    match ty {
+        CacheType::Int8 => return rows.to_vec(), // The cache rounds a row as a whole.
+        CacheType::Fp8 => {}
+        _ => return rows.iter().map(|v| super::cache::rounded(ty, *v)).collect(),
     }
     let (n, cpu) = (rows.len() / width, Device::cpu(Some(1)).unwrap());
     let cache = PagedRows::from_values(&cpu, n.div_ceil(PAGE_ROWS).max(1), width, ty, rows).unwrap();

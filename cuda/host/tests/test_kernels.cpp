@@ -772,7 +772,7 @@ void indexer(Job &job, int group, std::size_t bytes_of_key) {
     p.dim = group > 0 ? int(INDEXER_DIM) : job.random.between(1, 70);
     p.q = job.floats_in(std::size_t{p.rows.m} * p.heads * p.dim);
     p.w = job.floats_in(std::size_t{p.rows.m} * p.heads);
-    p.keys = job.bytes_in(2 * pages * PAGE_ROWS * p.dim * bytes_of_key);
+    p.keys = job.bytes_in(2 * pages * PAGE_ROWS * (p.dim * bytes_of_key + (bytes_of_key == 1 ? sizeof(float) : 0)));
     p.stride = most + job.random.between(0, 3);
     p.scores = job.out<float>(p.m * p.stride * sizeof(float));
     p.scale = 0.5f;
@@ -783,6 +783,7 @@ void indexer(Job &job, int group, std::size_t bytes_of_key) {
 }
 
 void dsa_indexer(Job &job) { indexer(job, job.value("rows"), job.bytes("key")); }
+void dsa_indexer_int8(Job &job) { indexer(job, job.value("rows"), 1); }
 void dsa_indexer_any(Job &job) { indexer(job, 0, job.bytes("key")); }
 
 // Rows of one or two sequences over pages in any order, and which of their keys are selected; slots of the cache.
@@ -929,7 +930,7 @@ constexpr Family kFamilies[] = {
     {"linear_tile", linear}, {"linear_float", linear_float}, {"router", router},
     {"router_choose", router_choose}, {"moe_sort", moe_sort}, {"moe_sort_few", moe_sort_few}, {"moe_sum", moe_sum}, {"moe_dot", moe_dot}, {"swiglu", swiglu},
     {"quantize_rows", quantize_rows}, {"moe_rows", moe_rows}, {"moe_down", moe_down}, {"moe_gemm", moe_gemm},
-    {"dsa_topk", dsa_topk}, {"dsa_indexer", dsa_indexer}, {"dsa_indexer_any", dsa_indexer_any},
+    {"dsa_topk", dsa_topk}, {"dsa_indexer", dsa_indexer}, {"dsa_indexer_int8", dsa_indexer_int8}, {"dsa_indexer_any", dsa_indexer_any},
     {"mla_decode", mla_decode}, {"mla_few", mla_decode}, {"mla_merge", mla_merge}, {"mla_float", mla_float},
     {"mla_gather", mla_gather}, {"mla_expand", mla_expand}, {"mla_prefill", mla_prefill},
     {"rope_angles", rope_angles}, {"rope", rope},           {"cache_write", cache_write}, {"post_a", post_a},

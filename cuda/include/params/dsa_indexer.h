@@ -1,4 +1,4 @@
-/* dsa_indexer, dsa_indexer_any. */
+/* dsa_indexer, dsa_indexer_int8, dsa_indexer_any. */
 #ifndef GLM5_PARAMS_DSA_INDEXER_H
 #define GLM5_PARAMS_DSA_INDEXER_H
 #include "ragged.h"
@@ -11,7 +11,7 @@ typedef struct {
     const float *q;
     /** `[rows.m, heads]` */
     const float *w;
-    /** `[slots, dim]` of the type of the cache, aligned to 16. */
+    /** `[slots, dim]` of the type of the cache, aligned to 16; int8: pages of quants and scales. */
     const void *keys;
     /** Of which slots lie in the cache. */
     ragged_rows rows;
@@ -25,9 +25,9 @@ typedef struct {
     uint32_t first;
     /** Rows. */
     uint32_t m;
-    /** Heads of a query; of dsa_indexer at most INDEXER_HEADS. */
+    /** Heads of a query; at most INDEXER_HEADS but for dsa_indexer_any. */
     uint32_t heads;
-    /** Values of a key; of dsa_indexer INDEXER_DIM. */
+    /** Values of a key; INDEXER_DIM but for dsa_indexer_any. */
     uint32_t dim;
     /** Rows that see no more keys than this are not scored. */
     uint32_t least;

@@ -4,18 +4,18 @@ use crate::cuda::Properties;
 use crate::error::{Error, Result};
 use crate::kernels::{self, Entry};
 use crate::quant::GgmlType;
-use crate::tensor::CacheType;
+use crate::tensor::{CacheType, Precision};
 
 /// Of the kernels by matrix instructions: heads at most, and the width (`INDEXER_HEADS`, `INDEXER_DIM` of
 /// `cuda/include/params/dsa_indexer.h`).
 pub const TILED: (usize, usize) = (32, 128);
 
-/// Keys of a warp (`INDEXER_KEYS`).
+/// Keys of a warp of the kernel for any shape.
 const KEYS: usize = 32;
 
-/// Times that the blocks of a launch for many rows fill the GPU: rows see different numbers of keys, so that the last blocks would leave
-/// it half empty.
-const WAVES: usize = 4;
+/// Times that the blocks of a launch for many rows of sequences fill the GPU, at least: rows see different numbers of keys, so that the last blocks
+/// would leave it half empty. A launch for rows by themselves fills it once, and leaves some of it empty rather than begin a second time.
+const WAVES: usize = 2;
 
 /// Shared memory that an SM keeps for itself, for each block of threads.
 const RESERVED: usize = 1 << 10;
@@ -35,6 +35,8 @@ pub struct IndexerProblem {
     pub dim: usize,
     /// Type of the cache.
     pub ty: CacheType,
+    /// How queries meet keys of 16 bits.
+    pub precision: Precision,
     /// Streaming multiprocessors.
     pub sms: usize,
     /// Bytes of shared memory of each.
@@ -61,32 +63,44 @@ pub struct IndexerConfig {
 
 /// All launches that could score, the one that is chosen first.
 pub fn candidates(problem: IndexerProblem) -> Vec<IndexerConfig> {
-    let IndexerProblem { m, sequences, visible, heads, dim, ty, sms, smem_per_sm } = problem;
+    let IndexerProblem { m, sequences, visible, heads, dim, ty, precision, sms, smem_per_sm } = problem;
     let key = match ty {
-        CacheType::F32 => GgmlType::F32,
-        CacheType::Bf16 => GgmlType::BF16,
-        CacheType::F16 => GgmlType::F16,
-        // No kernel was built for them.
-        CacheType::Fp8 | CacheType::Int8 => return Vec::new(),
+        CacheType::F32 => Some(GgmlType::F32),
+        CacheType::Bf16 => Some(GgmlType::BF16),
+        CacheType::F16 => Some(GgmlType::F16),
+        CacheType::Fp8 | CacheType::Int8 => None,
     };
     let config = |entry: Entry, rows: usize, blocks: u32, keys: usize, waves: usize| {
         let fit = smem_per_sm / (entry.smem_bytes() as usize + RESERVED);
-        let wanted = waves * sms * fit.clamp(1, blocks as usize);
-        let workers = wanted.div_ceil(m.div_ceil(rows).max(1)).min(visible.div_ceil(keys)).max(1);
+        let (wanted, groups) = (waves * sms * fit.clamp(1, blocks as usize), m.div_ceil(rows).max(1));
+        let workers = if waves > 1 { wanted.div_ceil(groups) } else { wanted / groups };
+        let workers = workers.min(visible.div_ceil(keys)).max(1);
         IndexerConfig { entry, rows: rows as u32, workers: workers as u32 }
     };
-    let tiled = kernels::dsa_indexer::INSTANCES
-        .iter()
-        .filter(|i| i.key == key && heads <= TILED.0 && dim == TILED.1)
-        .map(|i| {
-            let rows = i.rows as usize;
-            config(i.entry, rows, i.blocks, KEYS * i.warps as usize, if m > rows { WAVES } else { 1 })
-        });
-    let mut all: Vec<_> = tiled.collect();
-    // Rows of one sequence share keys; a group with rows of several takes these one after the other.
+    let tiled = |entry: Entry, rows: u32, keys: u32, blocks: u32, warps: u32| {
+        let waves = if rows > 1 && m > rows as usize { WAVES } else { 1 };
+        config(entry, rows as usize, blocks, (keys * warps) as usize, waves)
+    };
+    let terms = match precision {
+        Precision::Exact => 2,
+        Precision::Fast => 1,
+    };
+    let mut all = Vec::new();
+    if heads <= TILED.0 && dim == TILED.1 {
+        let floats = kernels::dsa_indexer::INSTANCES.iter();
+        let floats = floats.filter(|i| Some(i.key) == key && i.terms == terms);
+        all.extend(floats.map(|i| tiled(i.entry, i.rows, i.keys, i.blocks, i.warps)));
+        let int8 = kernels::dsa_indexer_int8::INSTANCES.iter().filter(|_| ty == CacheType::Int8);
+        all.extend(int8.map(|i| tiled(i.entry, i.rows, i.keys, i.blocks, i.warps)));
+    }
+    // Rows of one sequence share keys; a group with rows of several takes these one after the other. Fewer rows where shared memory lets fewer
+    // blocks run than registers do.
     let shares = sequences < m;
-    all.sort_by_key(|config| (config.rows > 1) != shares);
-    let any = kernels::dsa_indexer_any::INSTANCES.iter().filter(|i| i.key == key);
+    all.sort_by_key(|config| {
+        let fits = 2 * (config.entry.smem_bytes() as usize + RESERVED) <= smem_per_sm;
+        ((config.rows > 1) != shares, !fits)
+    });
+    let any = kernels::dsa_indexer_any::INSTANCES.iter().filter(|i| Some(i.key) == key);
     all.extend(any.map(|i| config(i.entry, 1, i.blocks, KEYS * i.warps as usize, 1)));
     all
 }
@@ -100,7 +114,10 @@ impl IndexerConfig {
         let first = candidates(problem).into_iter().next();
         first.ok_or_else(|| {
             Error::unsupported(
-                format!("indexer scores of {} keys", problem.ty),
+                format!(
+                    "indexer scores of {} heads of {} with {} keys",
+                    problem.heads, problem.dim, problem.ty
+                ),
                 "no kernel was built for them",
             )
         })
@@ -113,31 +130,42 @@ mod tests {
 
     #[test]
     fn decoding_fills_the_gpu_once_and_prompts_share_keys() {
-        let h200 = |m, sequences, visible, ty, dim| IndexerProblem {
+        let h200 = |m, sequences, visible, ty, dim, precision| IndexerProblem {
             m,
             sequences,
             visible,
             heads: 32,
             dim,
             ty,
+            precision,
             sms: 132,
             smem_per_sm: 228 << 10,
         };
         use CacheType::*;
-        for (m, sequences, visible, ty, dim, name, workers) in [
-            (1, 1, 131_072, Bf16, 128, "dsa_indexer_bf16_r1_b2_w8", 264),
-            (1, 1, 4096, F16, 128, "dsa_indexer_f16_r1_b2_w8", 16),
-            (16, 16, 131_072, Bf16, 128, "dsa_indexer_bf16_r1_b2_w8", 66),
-            (4, 1, 131_072, Bf16, 128, "dsa_indexer_bf16_r4_b2_w8", 264),
-            (2048, 1, 131_072, Bf16, 128, "dsa_indexer_bf16_r4_b2_w8", 3),
-            (2048, 1, 3000, Bf16, 64, "dsa_indexer_any_bf16_b3_w4", 1),
-            (1, 1, 1, F32, 128, "dsa_indexer_any_f32_b3_w4", 1),
-            (0, 0, 0, F32, 128, "dsa_indexer_any_f32_b3_w4", 1),
+        use Precision::*;
+        for (m, sequences, visible, ty, dim, precision, name, workers) in [
+            (1, 1, 131_072, Bf16, 128, Exact, "dsa_indexer_bf16_t2_r1_k32_b2_w8", 264),
+            (1, 1, 4096, F16, 128, Fast, "dsa_indexer_f16_t1_r1_k32_b2_w8", 16),
+            (16, 16, 131_072, Bf16, 128, Exact, "dsa_indexer_bf16_t2_r1_k32_b2_w8", 16),
+            (4, 1, 131_072, Bf16, 128, Exact, "dsa_indexer_bf16_t2_r4_k32_b2_w8", 264),
+            (2048, 1, 131_072, Bf16, 128, Exact, "dsa_indexer_bf16_t2_r4_k32_b2_w8", 2),
+            (2048, 1, 131_072, Bf16, 128, Fast, "dsa_indexer_bf16_t1_r8_k32_b2_w8", 3),
+            (1, 1, 131_072, Int8, 128, Exact, "dsa_indexer_int8_r1_k32_b2_w8", 264),
+            (2048, 1, 131_072, Int8, 128, Fast, "dsa_indexer_int8_r8_k32_b2_w8", 3),
+            (2048, 1, 3000, Bf16, 64, Exact, "dsa_indexer_any_bf16_b3_w4", 1),
+            (1, 1, 1, F32, 128, Fast, "dsa_indexer_any_f32_b3_w4", 1),
+            (0, 0, 0, F32, 128, Exact, "dsa_indexer_any_f32_b3_w4", 1),
         ] {
-            let problem = h200(m, sequences, visible, ty, dim);
+            let problem = h200(m, sequences, visible, ty, dim, precision);
             let config = IndexerConfig::pick(problem).unwrap();
             assert_eq!((config.entry.name(), config.workers), (name, workers), "{problem:?}");
         }
-        assert_eq!(candidates(h200(4, 1, 100, Bf16, 128)).len(), 3);
+        assert_eq!(candidates(h200(4, 1, 100, Bf16, 128, Exact)).len(), 4);
+        for (precision, rows) in [(Exact, 2), (Fast, 4)] {
+            let sm120 = IndexerProblem { smem_per_sm: 100 << 10, ..h200(64, 1, 5000, Bf16, 128, precision) };
+            assert_eq!(candidates(sm120).first().map(|config| config.rows), Some(rows));
+        }
+        let many = IndexerProblem { heads: 33, ..h200(1, 1, 100, Int8, 128, Exact) };
+        assert!(matches!(IndexerConfig::pick(many), Err(Error::Unsupported { .. })));
     }
 }

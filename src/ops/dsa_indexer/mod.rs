@@ -9,7 +9,7 @@ use super::dsa_topk::{Selection, TopkScratch};
 use super::{expect, on_one_device};
 use crate::cuda::dsa_indexer::Scorer;
 use crate::error::{Error, Result};
-use crate::tensor::{Device, PagedRows, RaggedRows, Tensor};
+use crate::tensor::{Device, PagedRows, Precision, RaggedRows, Tensor};
 use crate::{cpu, cuda};
 
 /// Memory of [`indexer_select`] on a GPU, reused from step to step: once grown it is kept, so that a graph may hold what has room for its
@@ -49,8 +49,14 @@ impl IndexerScratch {
 /// `[m, heads * dim]`, `w` `[m, heads]` (may be negative), `keys` rows of `dim`; `scale` is `1 / sqrt(heads * dim)`;
 /// `scores` `[m, s]` with `s` at least the most keys that any row sees. A GPU takes the batch that was uploaded.
 ///
-/// On GPUs keys of bf16 and f16, 128 wide, with up to 32 heads meet queries that are sums of two numbers of that type: each value of a query is
-/// good to 2^-18 or 2^-24. All else is in f32.
+/// How queries meet keys of 16 bits is for `precision` to say. [`Precision::Exact`]: as they are; on GPUs, for 128 values and up to 32 heads, as sums of
+/// two numbers of the type, so that each value is good to 2^-18 (bf16) or 2^-24 (f16). [`Precision::Fast`]: rounded once to the type of the keys
+/// ([`reference::rounded_query`]), to 2^-9 or 2^-12, for half of the products; not on GPUs where kernels for any shape score. A score moves by
+/// at most that part of `scale sum_a |w[t][a]| sum |q k|`: no more than the keys have lost already, and far less than when both are
+/// kept in 8 bits, as these models are often served. Keys of f32 meet queries as they are.
+///
+/// With keys of int8 a query is rotated and rounded as they are, whatever the precision ([`reference::indexer_scores_int8`]): products are exact, and
+/// a score is off by at most what the roundings of `q` and `k` make of each dot product, half a step of each rotated value.
 ///
 /// # Errors
 /// [`Error::Shape`] if they do not fit; [`Error::Unsupported`] across devices, and for a batch that was not uploaded to the GPU.
@@ -61,14 +67,16 @@ pub fn indexer_scores(
     rows: &RaggedRows,
     scale: f32,
     scores: &mut Tensor,
+    precision: Precision,
 ) -> Result<()> {
-    indexer_scores_with(q, w, keys, rows, scale, None, scores)
+    indexer_scores_with(q, w, keys, rows, scale, None, scores, precision)
 }
 
 /// [`indexer_scores`] by a launch of [`config::candidates`] in place of the one that is chosen: for benches and tests.
 ///
 /// # Errors
 /// As [`indexer_scores`].
+#[expect(clippy::too_many_arguments, reason = "those of the operation, and the launch")]
 pub fn indexer_scores_with(
     q: &Tensor,
     w: &Tensor,
@@ -77,6 +85,7 @@ pub fn indexer_scores_with(
     scale: f32,
     config: Option<IndexerConfig>,
     scores: &mut Tensor,
+    precision: Precision,
 ) -> Result<()> {
     check(q, w, keys, rows)?;
     if scores.rows() != rows.len() || scores.cols() < rows.max_visible() {
@@ -84,9 +93,13 @@ pub fn indexer_scores_with(
         return Err(Error::shape("indexer", want, format!("{:?}", scores.shape())));
     }
     match q.device() {
-        Device::Cpu(cpu) => cpu::dsa_indexer::indexer_scores(cpu, q, w, keys, rows, scale, scores),
+        Device::Cpu(cpu) => {
+            let scorer = cpu::dsa_indexer::Scorer::new(cpu, q, w, keys, rows, scale, precision)?;
+            cpu::dsa_indexer::indexer_scores(&scorer, scores)
+        }
         Device::Cuda(_) => {
-            cuda::dsa_indexer::indexer_scores(&Scorer::new(q, w, keys, rows, scale)?, config, scores)
+            let scorer = Scorer::new(q, w, keys, rows, scale, precision)?;
+            cuda::dsa_indexer::indexer_scores(&scorer, config, scores)
         }
     }
 }
@@ -96,6 +109,7 @@ pub fn indexer_scores_with(
 ///
 /// # Errors
 /// As [`indexer_scores`].
+#[expect(clippy::too_many_arguments, reason = "inputs, memory and output of two operations")]
 pub fn indexer_select(
     q: &Tensor,
     w: &Tensor,
@@ -104,6 +118,7 @@ pub fn indexer_select(
     scale: f32,
     scratch: &mut IndexerScratch,
     out: &mut Selection,
+    precision: Precision,
 ) -> Result<()> {
     check(q, w, keys, rows)?;
     if out.k() == 0 {
@@ -116,10 +131,12 @@ pub fn indexer_select(
     match q.device() {
         Device::Cpu(cpu) => {
             out.resize(rows.len())?;
-            cpu::dsa_indexer::indexer_select(cpu, q, w, keys, rows, scale, out)
+            let scorer = cpu::dsa_indexer::Scorer::new(cpu, q, w, keys, rows, scale, precision)?;
+            cpu::dsa_indexer::indexer_select(&scorer, out)
         }
         Device::Cuda(_) => {
-            cuda::dsa_indexer::indexer_select(&Scorer::new(q, w, keys, rows, scale)?, rows, scratch, out)
+            let scorer = Scorer::new(q, w, keys, rows, scale, precision)?;
+            cuda::dsa_indexer::indexer_select(&scorer, rows, scratch, out)
         }
     }
 }
