@@ -137,7 +137,7 @@ impl<'a> OnDevice<'a> {
             precision,
             matrices: [q_b, index_q_b, k_b, v_b].map(on_device),
             latent: cache(LATENT + PE, ty)?,
-            keys: cache(KEY, ty)?,
+            keys: cache(KEY, ty.of_keys())?,
             pages,
         })
     }
@@ -201,7 +201,16 @@ impl<'a> OnDevice<'a> {
         let sparse = rows.max_visible() > TOP_K;
         if sparse {
             let (w, scratch) = (of(|t| &t.weights), &mut IndexerScratch::new(d)?);
-            indexer_select(&q_index, &w, &self.keys, &rows, INDEX_SCALE, scratch, &mut selection)?;
+            indexer_select(
+                &q_index,
+                &w,
+                &self.keys,
+                &rows,
+                INDEX_SCALE,
+                scratch,
+                &mut selection,
+                self.precision,
+            )?;
         }
         let config =
             MlaConfig { n_heads: HEADS, kv_lora_rank: LATENT, qk_rope_head_dim: PE, sm_scale: SCALE };
@@ -377,7 +386,8 @@ pub fn case() -> impl Strategy<Value = Case> {
     let len = prop_oneof![prop::sample::select(vec![1usize, TOP_K, TOP_K + 1, 64, 65]), 1usize..70];
     let precision = prop::sample::select(vec![Precision::Exact, Precision::Fast]);
     let lens = prop::collection::vec(len, 1..3);
-    (lens, any_cache_type(), precision, any::<u64>()).prop_map(|(lens, ty, precision, seed)| Case {
+    let ty = prop_oneof![3 => any_cache_type(), 1 => Just(CacheType::Fp8)];
+    (lens, ty, precision, any::<u64>()).prop_map(|(lens, ty, precision, seed)| Case {
         lens,
         ty,
         precision,
@@ -390,6 +400,7 @@ impl Case {
     fn bounds(&self) -> (f64, f64) {
         match (self.precision, self.ty) {
             (Precision::Exact, CacheType::F32) => (1e-5, 5e-5),
+            (_, CacheType::Fp8) => (5e-2, 0.15),
             (Precision::Exact, _) => (2e-2, 3e-2),
             (Precision::Fast, _) => (5e-2, 8e-2),
         }
@@ -474,7 +485,9 @@ pub fn forks_share_their_pages(devices: &[Device]) {
     let mut layer = Layer::random(&[n, n], rng);
     layer.tokens[1] = [&layer.tokens[0][..fork], &tokens(n - fork, rng)].concat();
     let trained = Trained::new(&layer);
-    for (d, ty) in devices.iter().flat_map(|d| [CacheType::F32, CacheType::Bf16].map(|ty| (d, ty))) {
+    for (d, ty) in
+        devices.iter().flat_map(|d| [CacheType::F32, CacheType::Bf16, CacheType::Fp8].map(|ty| (d, ty)))
+    {
         let mut both = OnDevice::new(&layer, d, ty, Precision::Exact).unwrap();
         both.step(&[(0, 0, fork)]).unwrap();
         both.pages[1][0] = both.pages[0][0];
