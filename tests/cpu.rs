@@ -16,6 +16,7 @@ fn devices() -> Vec<Vec<Device>> {
     DEVICES.clone()
 }
 
+suites::attention::attention_properties!(crate::devices, 24);
 suites::cache::cache_properties!(crate::devices, 96);
 suites::dequantize::dequantize_properties!(crate::devices, 96);
 suites::dsa_indexer::dsa_indexer_properties!(crate::devices, 64);
@@ -25,6 +26,7 @@ suites::ffn::ffn_properties!(crate::devices, 48);
 suites::linear::linear_properties!(crate::devices, 192);
 suites::logits::logits_properties!(crate::devices, 64);
 suites::mla_attention::mla_attention_properties!(crate::devices, 48);
+suites::mla_prefill::mla_prefill_properties!(crate::devices, 8);
 suites::moe_sort::moe_sort_properties!(crate::devices, 256);
 suites::moe_sum::moe_sum_properties!(crate::devices, 128);
 suites::moe::moe_properties!(crate::devices, 32);

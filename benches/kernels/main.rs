@@ -26,6 +26,7 @@ mod linear_fused;
 mod linear_tiled;
 mod linear_variants;
 mod mla_attention;
+mod mla_prefill;
 mod moe;
 mod moe_blocks;
 mod moe_sort;
@@ -185,6 +186,7 @@ pub fn run(bench: &Bench, c: &mut Criterion) {
     post_a::benches(bench, c);
     router::benches(bench, c);
     mla_attention::benches(bench, c);
+    mla_prefill::benches(bench, c);
     moe::benches(bench, c);
     moe_sort::benches(bench, c);
     moe_sum::benches(bench, c);

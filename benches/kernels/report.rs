@@ -77,7 +77,7 @@ impl Bound {
 fn is_f16(entry: Entry) -> bool {
     let narrow = linear_gemm::INSTANCES.iter().map(|i| (i.entry, i.act));
     let mut all = narrow.chain(linear_gemm_wide::INSTANCES.iter().map(|i| (i.entry, i.act)));
-    const FLOAT: [&str; 7] = [
+    const FLOAT: [&str; 8] = [
         "linear_dot",
         "linear_tile",
         "linear_float",
@@ -85,6 +85,7 @@ fn is_f16(entry: Entry) -> bool {
         "dsa_indexer_any",
         "mla_decode",
         "mla_float",
+        "mla_prefill",
     ];
     FLOAT.contains(&entry.family()) || all.any(|gemm| gemm == (entry, 16))
 }

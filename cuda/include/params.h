@@ -13,6 +13,7 @@
 #include "params/linear.h"
 #include "params/linear_tiled.h"
 #include "params/mla_attention.h"
+#include "params/mla_prefill.h"
 #include "params/moe.h"
 #include "params/moe_dot.h"
 #include "params/moe_sort.h"

@@ -19,6 +19,7 @@ mod graph;
 pub(crate) mod linear;
 pub(crate) mod linear_tiled;
 pub(crate) mod mla_attention;
+pub(crate) mod mla_prefill;
 pub(crate) mod moe;
 pub(crate) mod moe_blocks;
 mod moe_many;

@@ -15,6 +15,7 @@
 //! | [`router`], [`moe`] | expert selection; routed and shared experts |
 //! | [`moe_sort`], [`moe_sum`] | the pairs of token and expert sorted by expert, in tiles; the weighted sum of their rows |
 //! | [`mla_attention`] | absorbed latent attention, dense or over selected keys |
+//! | [`mla_prefill`] | the same of long prompts, with keys and values expanded for each head |
 //! | [`dsa_indexer`], [`dsa_topk`] | lightning indexer scores; exact selection |
 //! | [`logits`] | output head on chosen rows |
 
@@ -26,6 +27,7 @@ pub mod ffn;
 pub mod linear;
 pub mod logits;
 pub mod mla_attention;
+pub mod mla_prefill;
 pub mod moe;
 pub mod moe_sort;
 pub mod moe_sum;

@@ -659,6 +659,147 @@ const _: () = {
     ["Offset of field: mla_float_params::width"][::core::mem::offset_of!(mla_float_params, width) - 104usize];
     ["Offset of field: mla_float_params::scale"][::core::mem::offset_of!(mla_float_params, scale) - 108usize];
 };
+#[doc = " One sequence, and the place of its keys among those of all, which stand one behind the other."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct prefill_sequence {
+    #[doc = " Its first row in the batch."]
+    pub row: u32,
+    #[doc = " Its rows."]
+    pub rows: u32,
+    #[doc = " The place of its first key; a multiple of PAGE_ROWS."]
+    pub first: u32,
+    #[doc = " Its keys: the position of its last row, and one."]
+    pub keys: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of prefill_sequence"][::core::mem::size_of::<prefill_sequence>() - 16usize];
+    ["Alignment of prefill_sequence"][::core::mem::align_of::<prefill_sequence>() - 4usize];
+    ["Offset of field: prefill_sequence::row"][::core::mem::offset_of!(prefill_sequence, row) - 0usize];
+    ["Offset of field: prefill_sequence::rows"][::core::mem::offset_of!(prefill_sequence, rows) - 4usize];
+    ["Offset of field: prefill_sequence::first"][::core::mem::offset_of!(prefill_sequence, first) - 8usize];
+    ["Offset of field: prefill_sequence::keys"][::core::mem::offset_of!(prefill_sequence, keys) - 12usize];
+};
+#[doc = " Some sequences of a batch, in order."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct prefill_sequences {
+    #[doc = " The first `n`."]
+    pub at: [prefill_sequence; 64usize],
+    #[doc = " How many there are."]
+    pub n: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of prefill_sequences"][::core::mem::size_of::<prefill_sequences>() - 1028usize];
+    ["Alignment of prefill_sequences"][::core::mem::align_of::<prefill_sequences>() - 4usize];
+    ["Offset of field: prefill_sequences::at"][::core::mem::offset_of!(prefill_sequences, at) - 0usize];
+    ["Offset of field: prefill_sequences::n"][::core::mem::offset_of!(prefill_sequences, n) - 1024usize];
+};
+#[doc = " Rows of pages of a cache, one behind the other, in bf16."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct mla_gather_params {
+    #[doc = " `[slots, PREFILL_WIDTH]` of the type; aligned to 16."]
+    pub cache: *const ::core::ffi::c_void,
+    #[doc = " `[PAGE_ROWS * gridDim.x, PREFILL_WIDTH]` bf16, of the keys from `begin` on; zeros where there is none; aligned to 16."]
+    pub out: *mut u16,
+    #[doc = " Of the batch."]
+    pub rows: ragged_rows,
+    #[doc = " Their sequences."]
+    pub sequences: prefill_sequences,
+    #[doc = " The place of the first key; a multiple of PAGE_ROWS."]
+    pub begin: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of mla_gather_params"][::core::mem::size_of::<mla_gather_params>() - 1088usize];
+    ["Alignment of mla_gather_params"][::core::mem::align_of::<mla_gather_params>() - 8usize];
+    ["Offset of field: mla_gather_params::cache"][::core::mem::offset_of!(mla_gather_params, cache) - 0usize];
+    ["Offset of field: mla_gather_params::out"][::core::mem::offset_of!(mla_gather_params, out) - 8usize];
+    ["Offset of field: mla_gather_params::rows"][::core::mem::offset_of!(mla_gather_params, rows) - 16usize];
+    ["Offset of field: mla_gather_params::sequences"]
+        [::core::mem::offset_of!(mla_gather_params, sequences) - 56usize];
+    ["Offset of field: mla_gather_params::begin"]
+        [::core::mem::offset_of!(mla_gather_params, begin) - 1084usize];
+};
+#[doc = " Keys or values of all heads from latent rows; gridDim.x is n_heads * (keys / PREFILL_EXPAND)."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct mla_expand_params {
+    #[doc = " `[keys, PREFILL_WIDTH]` bf16; aligned to 16."]
+    pub rows: *const u16,
+    #[doc = " bf16: for keys `[n_heads, PREFILL_LATENT, PREFILL_NOPE]`, for values `[n_heads, PREFILL_VALUE, PREFILL_LATENT]`; aligned to 16."]
+    pub weights: *const u16,
+    #[doc = " `[keys / PREFILL_KEYS, n_heads]` tiles, of which the half that is keys, or values, is written; aligned to 16."]
+    pub tiles: *mut ::core::ffi::c_void,
+    #[doc = " Heads."]
+    pub n_heads: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of mla_expand_params"][::core::mem::size_of::<mla_expand_params>() - 32usize];
+    ["Alignment of mla_expand_params"][::core::mem::align_of::<mla_expand_params>() - 8usize];
+    ["Offset of field: mla_expand_params::rows"][::core::mem::offset_of!(mla_expand_params, rows) - 0usize];
+    ["Offset of field: mla_expand_params::weights"]
+        [::core::mem::offset_of!(mla_expand_params, weights) - 8usize];
+    ["Offset of field: mla_expand_params::tiles"]
+        [::core::mem::offset_of!(mla_expand_params, tiles) - 16usize];
+    ["Offset of field: mla_expand_params::n_heads"]
+        [::core::mem::offset_of!(mla_expand_params, n_heads) - 24usize];
+};
+#[doc = " Attention of rows to the keys of some tiles; gridDim.x is n_heads * row_tiles."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct mla_prefill_params {
+    #[doc = " `[m, n_heads, PREFILL_HEAD]`; aligned to 8."]
+    pub q: *const f32,
+    #[doc = " `[(end - begin) / PREFILL_KEYS, n_heads]` tiles of the keys from `begin` to `end`; aligned to 16."]
+    pub tiles: *const ::core::ffi::c_void,
+    #[doc = " `[m, n_heads, PREFILL_VALUE]`: sums so far, and in the end the result; aligned to 8."]
+    pub out: *mut f32,
+    #[doc = " `[m, n_heads, 4, 2]`: of rows that have more keys before or behind these, by lane: the logit that sums are relative to, and a part of the sum of\n  exponentials; aligned to 8."]
+    pub state: *mut f32,
+    #[doc = " `[m, n_heads]`: logarithm of the sum of exponentials of the logits; may be null."]
+    pub lse: *mut f32,
+    #[doc = " Of the batch."]
+    pub sequences: prefill_sequences,
+    #[doc = " Tiles of PREFILL_ROWS rows, of all sequences."]
+    pub row_tiles: u32,
+    #[doc = " The place of the first key; a multiple of PREFILL_KEYS."]
+    pub begin: u32,
+    #[doc = " The place behind the last; a multiple of PREFILL_KEYS."]
+    pub end: u32,
+    #[doc = " Query heads."]
+    pub n_heads: u32,
+    #[doc = " Of q, so that dot products are logits in base 2."]
+    pub scale: f32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of mla_prefill_params"][::core::mem::size_of::<mla_prefill_params>() - 1088usize];
+    ["Alignment of mla_prefill_params"][::core::mem::align_of::<mla_prefill_params>() - 8usize];
+    ["Offset of field: mla_prefill_params::q"][::core::mem::offset_of!(mla_prefill_params, q) - 0usize];
+    ["Offset of field: mla_prefill_params::tiles"]
+        [::core::mem::offset_of!(mla_prefill_params, tiles) - 8usize];
+    ["Offset of field: mla_prefill_params::out"][::core::mem::offset_of!(mla_prefill_params, out) - 16usize];
+    ["Offset of field: mla_prefill_params::state"]
+        [::core::mem::offset_of!(mla_prefill_params, state) - 24usize];
+    ["Offset of field: mla_prefill_params::lse"][::core::mem::offset_of!(mla_prefill_params, lse) - 32usize];
+    ["Offset of field: mla_prefill_params::sequences"]
+        [::core::mem::offset_of!(mla_prefill_params, sequences) - 40usize];
+    ["Offset of field: mla_prefill_params::row_tiles"]
+        [::core::mem::offset_of!(mla_prefill_params, row_tiles) - 1068usize];
+    ["Offset of field: mla_prefill_params::begin"]
+        [::core::mem::offset_of!(mla_prefill_params, begin) - 1072usize];
+    ["Offset of field: mla_prefill_params::end"]
+        [::core::mem::offset_of!(mla_prefill_params, end) - 1076usize];
+    ["Offset of field: mla_prefill_params::n_heads"]
+        [::core::mem::offset_of!(mla_prefill_params, n_heads) - 1080usize];
+    ["Offset of field: mla_prefill_params::scale"]
+        [::core::mem::offset_of!(mla_prefill_params, scale) - 1084usize];
+};
 #[doc = " Places of an expert that are multiplied together."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

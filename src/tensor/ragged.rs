@@ -1,5 +1,7 @@
 //! Rows of a ragged batch over paged caches, and their copy on a GPU.
 
+use std::ops::Range;
+
 use super::{Device, PAGE_ROWS};
 use crate::cuda::{Buffer, Gpu};
 use crate::error::{Error, Result};
@@ -91,10 +93,24 @@ impl RaggedRows {
 
     /// Sequences, as far as neighbouring rows tell.
     pub(crate) fn sequences(&self) -> usize {
-        let follows = |t: &usize| {
-            self.table_starts[*t] == self.table_starts[t - 1] && self.positions[*t] > self.positions[t - 1]
-        };
-        self.len() - (1..self.len()).filter(follows).count()
+        self.len() - (1..self.len()).filter(|t| self.follows(*t)).count()
+    }
+
+    /// The rows of each sequence.
+    pub(crate) fn parts(&self) -> Vec<Range<usize>> {
+        let mut parts: Vec<Range<usize>> = Vec::new();
+        for t in 0..self.len() {
+            match parts.last_mut() {
+                Some(part) if self.follows(t) => part.end = t + 1,
+                _ => parts.push(t..t + 1),
+            }
+        }
+        parts
+    }
+
+    /// Whether row `t`, which is not the first, is of the sequence of the row before.
+    fn follows(&self, t: usize) -> bool {
+        self.table_starts[t] == self.table_starts[t - 1] && self.positions[t] > self.positions[t - 1]
     }
 
     /// Most keys any row may see.

@@ -52,6 +52,7 @@ macro_rules! properties {
 }
 pub(crate) use properties;
 
+pub mod attention;
 pub mod cache;
 pub mod dequantize;
 pub mod dsa_indexer;
@@ -64,6 +65,7 @@ pub mod logits;
 pub mod memory;
 pub mod mla_attention;
 pub mod mla_decode;
+pub mod mla_prefill;
 pub mod moe;
 pub mod moe_blocks;
 pub mod moe_sort;

@@ -34,7 +34,7 @@ fn every_variant_runs_once() {
 fn every_attention_runs_once() {
     let device = glm5_emu::device();
     let gpu = device.gpu().unwrap().clone();
-    for filter in ["mla_attention", "mla_variants"] {
+    for filter in ["mla_attention", "mla_variants", "mla_prefill"] {
         run(device.clone(), filter);
     }
     let kernels = [
@@ -44,6 +44,10 @@ fn every_attention_runs_once() {
         "mla_merge_h16",
         "mla_merge_h32",
         "mla_float_f32",
+        "mla_gather_c1",
+        "mla_expand_v0",
+        "mla_expand_v1",
+        "mla_prefill",
     ];
     for kernel in kernels {
         let ran = gpu.launches().iter().any(|(entry, _)| entry.name().starts_with(kernel));

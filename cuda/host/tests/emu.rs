@@ -19,6 +19,7 @@ mod emu {
         vec![vec![device]]
     }
 
+    crate::suites::attention::attention_properties!(crate::emu::devices, 1);
     crate::suites::cache::cache_properties!(crate::emu::devices, 24);
     crate::suites::dequantize::dequantize_properties!(crate::emu::devices, 48);
     crate::suites::dsa_indexer::dsa_indexer_properties!(crate::emu::devices, 16);
@@ -29,6 +30,7 @@ mod emu {
     crate::suites::linear_tiled::linear_tiled_properties!(crate::emu::devices, 16);
     crate::suites::mla_attention::mla_attention_properties!(crate::emu::devices, 12);
     crate::suites::mla_decode::mla_decode_properties!(crate::emu::devices, 3);
+    crate::suites::mla_prefill::mla_prefill_properties!(crate::emu::devices, 3);
     crate::suites::moe_tiled::moe_tiled_properties!(crate::emu::devices, 3);
     crate::suites::moe::moe_properties!(crate::emu::devices, 2);
     crate::suites::moe_blocks::moe_blocks_properties!(crate::emu::devices, 1);

@@ -868,6 +868,58 @@ void mla_float(Job &job) {
     job.run(p, static_cast<std::uint32_t>(all));
 }
 
+void mla_gather(Job &job) {
+    mla_gather_params p{};
+    mla_selection none{};
+    const std::uint32_t slots = rows_of(job, p.rows, none), row_bytes[] = {4 * PREFILL_WIDTH, 2 * PREFILL_WIDTH, 2 * PREFILL_WIDTH, 656};
+    std::uint32_t keys = 0;
+    for (std::uint32_t t = 0; t < p.rows.m; ++t) {
+        const bool first = t == 0 || p.rows.table_starts[t] != p.rows.table_starts[t - 1];
+        if (first) p.sequences.at[p.sequences.n++] = {t, 0, keys, 0};
+        prefill_sequence &at = p.sequences.at[p.sequences.n - 1];
+        ++at.rows, at.keys = p.rows.positions[t] + 1;
+        keys = at.first + round_up(at.keys, PAGE_ROWS) * PAGE_ROWS;
+    }
+    p.cache = job.bytes_in(std::size_t{slots} * row_bytes[job.value("cache")]);
+    p.begin = job.coin() ? PAGE_ROWS : 0; // pages behind the last, too
+    const std::uint32_t pages = job.random.between(1, 4);
+    p.out = job.out<std::uint16_t>(std::size_t{pages} * PAGE_ROWS * PREFILL_WIDTH * sizeof(std::uint16_t));
+    job.run(p, pages);
+}
+
+void mla_expand(Job &job) {
+    mla_expand_params p{};
+    const std::uint32_t tiles = job.random.between(1, 2), cols = job.value("values") ? int(PREFILL_VALUE) : int(PREFILL_NOPE);
+    p.n_heads = job.random.between(1, 2);
+    p.rows = static_cast<const std::uint16_t *>(job.bytes_in(std::size_t{tiles} * PREFILL_EXPAND * PREFILL_WIDTH * 2));
+    p.weights = static_cast<const std::uint16_t *>(job.bytes_in(std::size_t{p.n_heads} * PREFILL_LATENT * cols * 2));
+    p.tiles = job.out(std::size_t{tiles} * PREFILL_EXPAND / PREFILL_KEYS * p.n_heads * PREFILL_TILE);
+    job.run(p, tiles * p.n_heads);
+}
+
+void mla_prefill(Job &job) {
+    mla_prefill_params p{};
+    std::uint32_t m = 0, keys = 0;
+    p.sequences.n = job.random.between(1, 2);
+    for (std::uint32_t i = 0; i < p.sequences.n; ++i) {
+        const std::uint32_t rows = i == 0 ? job.size(PREFILL_ROWS, PREFILL_ROWS + 1) : job.random.between(1, 20);
+        p.sequences.at[i] = {m, rows, keys, rows + job.random.between(0, 40)};
+        m += rows, keys += round_up(p.sequences.at[i].keys, PAGE_ROWS) * PAGE_ROWS;
+        p.row_tiles += tiles(rows, PREFILL_ROWS);
+    }
+    // Some of the keys: rows without any, with earlier and with later ones.
+    p.begin = job.coin() ? 0 : PREFILL_KEYS, p.end = job.coin() ? keys : p.begin + PREFILL_KEYS;
+    p.n_heads = job.random.between(1, 2);
+    const std::size_t all = std::size_t{m} * p.n_heads;
+    p.q = job.floats_in(all * PREFILL_HEAD);
+    p.tiles = job.bytes_in(std::size_t{(p.end - p.begin) / PREFILL_KEYS} * p.n_heads * PREFILL_TILE);
+    p.out = job.floats_in_out(all * PREFILL_VALUE);
+    p.state = job.floats_in_out(all * 8);
+    if (job.coin()) p.lse = job.out<float>(all * sizeof(float));
+    p.scale = 0.1f;
+    job.run(p, p.row_tiles * p.n_heads);
+}
+
 constexpr Family kFamilies[] = {
     {"copy", copy},       {"dequantize", dequantize},       {"embed", embed},
     {"reduce", reduce},   {"layer_norm", layer_norm},       {"norm_quantize", norm_quantize},
@@ -879,6 +931,7 @@ constexpr Family kFamilies[] = {
     {"quantize_rows", quantize_rows}, {"moe_rows", moe_rows}, {"moe_down", moe_down}, {"moe_gemm", moe_gemm},
     {"dsa_topk", dsa_topk}, {"dsa_indexer", dsa_indexer}, {"dsa_indexer_int8", dsa_indexer_int8}, {"dsa_indexer_any", dsa_indexer_any},
     {"mla_decode", mla_decode}, {"mla_merge", mla_merge}, {"mla_float", mla_float},
+    {"mla_gather", mla_gather}, {"mla_expand", mla_expand}, {"mla_prefill", mla_prefill},
     {"rope_angles", rope_angles}, {"rope", rope},           {"cache_write", cache_write}, {"post_a", post_a},
     {"cache_write_fp8", cache_write_fp8}, {"cache_write_int8", cache_write_int8},
 };
