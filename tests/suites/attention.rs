@@ -201,16 +201,8 @@ impl<'a> OnDevice<'a> {
         let sparse = rows.max_visible() > TOP_K;
         if sparse {
             let (w, scratch) = (of(|t| &t.weights), &mut IndexerScratch::new(d)?);
-            indexer_select(
-                &q_index,
-                &w,
-                &self.keys,
-                &rows,
-                INDEX_SCALE,
-                scratch,
-                &mut selection,
-                self.precision,
-            )?;
+            let (out, by) = (&mut selection, self.precision);
+            indexer_select(&q_index, &w, &self.keys, &rows, INDEX_SCALE, scratch, out, by)?;
         }
         let config =
             MlaConfig { n_heads: HEADS, kv_lora_rank: LATENT, qk_rope_head_dim: PE, sm_scale: SCALE };
