@@ -51,6 +51,7 @@ mod device {
     crate::suites::cache::cache_properties!(crate::device::devices, 256);
     crate::suites::dequantize::dequantize_properties!(crate::device::devices, 256);
     crate::suites::dsa_indexer::dsa_indexer_properties!(crate::device::devices, 256);
+    crate::suites::dsa_select::dsa_select_properties!(crate::device::devices, 256);
     crate::suites::dsa_topk::dsa_topk_properties!(crate::device::devices, 512);
     crate::suites::embedding::embedding_properties!(crate::device::devices, 256);
     crate::suites::ffn::ffn_properties!(crate::device::devices, 64);

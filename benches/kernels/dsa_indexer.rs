@@ -5,8 +5,10 @@
 
 use criterion::Criterion;
 use glm5::Result;
-use glm5::ops::dsa_indexer::config::{IndexerConfig, IndexerProblem, candidates};
-use glm5::ops::dsa_indexer::{IndexerScratch, indexer_scores_with, indexer_select, reference};
+use glm5::ops::dsa_indexer::config::{IndexerConfig, IndexerProblem, SelectConfig, candidates};
+use glm5::ops::dsa_indexer::{
+    IndexerScratch, Selecting, indexer_scores_with, indexer_select_with, reference,
+};
 use glm5::ops::dsa_topk::Selection;
 use glm5::ops::dsa_topk::reference::top_k;
 use glm5::tensor::{CacheType, Device, PAGE_ROWS, PagedRows, Precision, RaggedRows, Tensor};
@@ -191,30 +193,37 @@ fn shape(bench: &Bench, c: &mut Criterion, shape: Shape) {
         let row = Row { name: name.clone(), work: shape.work(4 * m * keys), case, sets, launch: &mut run };
         bench.row(c, "dsa_indexer", row);
     }
-    if !wants(&selected) || m > 512 {
-        return;
+    // In the way that is chosen, and by one and by two launches.
+    let at_once = SelectConfig::fitting(problem, K).map(Selecting::AtOnce);
+    let ways = [None, at_once, at_once.map(|_| Selecting::Apart)];
+    for (i, how) in ways.into_iter().enumerate().filter(|(i, how)| *i == 0 || how.is_some()) {
+        let name = format!("{selected}{}", ["", ", by one launch", ", by two"][i]);
+        if !wants(&name) || m > 512 {
+            continue;
+        }
+        let (mut scratch, mut out) = (IndexerScratch::new(d).unwrap(), Selection::new(d, K).unwrap());
+        let (q, w) = (&there.0, &there.1);
+        let mut run = |i: usize, out: &mut Selection| {
+            indexer_select_with(q, w, &caches[i], &rows, SCALE, &mut scratch, out, precision, how)
+        };
+        run(0, &mut out).unwrap();
+        // Of the device's own scores: which of two as good as equal ones is taken is theirs to say.
+        let mut scores = Tensor::zeros(d, m, keys).unwrap();
+        indexer_scores_with(q, w, &caches[0], &rows, SCALE, None, &mut scores, precision).unwrap();
+        let (indices, lens) = (out.indices.to_vec().unwrap(), out.lens.to_vec().unwrap());
+        for t in [0, m - 1] {
+            let row = scores.cuda().unwrap().to_vec(t * keys..(t + 1) * keys).unwrap();
+            let want = top_k(&row, keys, &[shape.visible(t) as u32], K).unwrap();
+            assert!(indices[t * K..][..lens[t] as usize] == want[0][..], "{name}: row {t} differs");
+        }
+        let case = case.map(|case| Case { op: "LIGHTNING_INDEXER + TOP_K", ..case }).filter(|_| i == 0);
+        // Rows that see no more than are selected are not scored.
+        let work = if keys <= K {
+            Work { bytes: 4 * m * keys, operations: None, memory: None }
+        } else {
+            shape.work(4 * m * K)
+        };
+        let mut launch = |i: usize| run(i, &mut out);
+        bench.row(c, "dsa_indexer", Row { name, work, case, sets, launch: &mut launch });
     }
-    let (mut scratch, mut out) = (IndexerScratch::new(d).unwrap(), Selection::new(d, K).unwrap());
-    let (q, w) = (&there.0, &there.1);
-    indexer_select(q, w, &caches[0], &rows, SCALE, &mut scratch, &mut out, precision).unwrap();
-    // Of the device's own scores: which of two as good as equal ones is taken is theirs to say.
-    let mut scores = Tensor::zeros(d, m, keys).unwrap();
-    indexer_scores_with(q, w, &caches[0], &rows, SCALE, None, &mut scores, precision).unwrap();
-    let (indices, lens) = (out.indices.to_vec().unwrap(), out.lens.to_vec().unwrap());
-    for t in [0, m - 1] {
-        let row = scores.cuda().unwrap().to_vec(t * keys..(t + 1) * keys).unwrap();
-        let want = top_k(&row, keys, &[shape.visible(t) as u32], K).unwrap();
-        assert!(indices[t * K..][..lens[t] as usize] == want[0][..], "{selected}: row {t} differs");
-    }
-    let case = case.map(|case| Case { op: "LIGHTNING_INDEXER + TOP_K", ..case });
-    let mut run =
-        |i: usize| indexer_select(q, w, &caches[i], &rows, SCALE, &mut scratch, &mut out, precision);
-    // Rows that see no more than are selected are not scored.
-    let work = if keys <= K {
-        Work { bytes: 4 * m * keys, operations: None, memory: None }
-    } else {
-        shape.work(4 * m * K)
-    };
-    let row = Row { name: selected, work, case, sets, launch: &mut run };
-    bench.row(c, "dsa_indexer", row);
 }

@@ -9,6 +9,7 @@
 #include "params/cache.h"
 #include "params/dequantize.h"
 #include "params/dsa_indexer.h"
+#include "params/dsa_select.h"
 #include "params/dsa_topk.h"
 #include "params/linear.h"
 #include "params/linear_tiled.h"

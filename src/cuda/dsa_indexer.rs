@@ -1,14 +1,14 @@
-//! Launches of dsa_indexer, dsa_indexer_int8 and dsa_indexer_any, and the selection that follows. Shapes were checked by [`crate::ops`].
+//! Launches of dsa_indexer, dsa_indexer_int8 and dsa_indexer_any, with the selection that follows, and of dsa_select and dsa_select_int8. Shapes were checked by [`crate::ops`].
 
 use super::dequantize::{count, holds};
 use super::dsa_topk::{self, Rows};
 use super::{Buffer, Gpu};
-use crate::error::Result;
-use crate::ops::dsa_indexer::IndexerScratch;
-use crate::ops::dsa_indexer::config::{IndexerConfig, IndexerProblem};
+use crate::error::{Error, Result};
+use crate::ops::dsa_indexer::config::{IndexerConfig, IndexerProblem, SelectConfig};
+use crate::ops::dsa_indexer::{IndexerScratch, Selecting};
 use crate::ops::dsa_topk::Selection;
-use crate::ops::dsa_topk::config::{TopkConfig, TopkProblem};
-use crate::sys::{dsa_indexer_params, ragged_rows};
+use crate::ops::dsa_topk::config::{MAX_PARTS, TopkConfig, TopkProblem};
+use crate::sys::{dsa_indexer_params, dsa_select_params, ragged_rows};
 use crate::tensor::{PagedRows, Precision, RaggedRows, Tensor};
 
 /// What is scored.
@@ -84,9 +84,24 @@ impl<'a> Scorer<'a> {
         stride: usize,
     ) -> Result<()> {
         let (config, grid) = self.prepare(part.m, config)?;
+        let params = self.params(part, scores, stride, config.workers)?;
+        // SAFETY: as of `params`, and scores are at least as wide as any row sees and as is filled; a kernel by matrix instructions was chosen
+        // for its heads and width.
+        unsafe { self.gpu.launch(config.entry, grid, &params) }
+    }
+
+    /// What kernels that score take. q, w and keys hold their shapes and slots of the batch lie in the cache, as was checked; scores have
+    /// these rows. All lie on this device. Buffers are aligned to 256.
+    fn params(
+        &self,
+        part: &Part,
+        scores: &mut Buffer<f32>,
+        stride: usize,
+        workers: u32,
+    ) -> Result<dsa_indexer_params> {
         self.gpu.with(scores)?;
         holds("indexer", scores, part.m * stride)?;
-        let params = dsa_indexer_params {
+        Ok(dsa_indexer_params {
             q: self.q.as_ptr(),
             w: self.w.as_ptr(),
             keys: self.keys.as_ptr().cast(),
@@ -100,12 +115,8 @@ impl<'a> Scorer<'a> {
             dim: count("values of a key", self.problem.dim)?,
             least: count("keys", part.least)?,
             fill: count("columns", part.fill)?,
-            workers: config.workers,
-        };
-        // SAFETY: q, w and keys hold their shapes and slots of the batch lie in the cache, as was checked; scores have these rows, at least as
-        // wide as any sees and as is filled; a kernel by matrix instructions was chosen for its heads and width. All lie on this device.
-        // Buffers are aligned to 256.
-        unsafe { self.gpu.launch(config.entry, grid, &params) }
+            workers,
+        })
     }
 }
 
@@ -119,8 +130,22 @@ pub(crate) fn indexer_scores(
     scorer.run(&Part { first: 0, m, least: 0, fill: n }, config, scores.cuda_mut()?, n)
 }
 
-/// In blocks of rows. Those that see at most `k` keys are not scored.
 pub(crate) fn indexer_select(
+    scorer: &Scorer<'_>,
+    rows: &RaggedRows,
+    how: Option<Selecting>,
+    scratch: &mut IndexerScratch,
+    out: &mut Selection,
+) -> Result<()> {
+    let how = how.or_else(|| SelectConfig::pick(scorer.problem, out.k()).map(Selecting::AtOnce));
+    match how {
+        Some(Selecting::AtOnce(config)) => select_at_once(scorer, config, scratch, out),
+        Some(Selecting::Apart) | None => select_apart(scorer, rows, scratch, out),
+    }
+}
+
+/// In blocks of rows. Those that see at most `k` keys are not scored.
+fn select_apart(
     scorer: &Scorer<'_>,
     rows: &RaggedRows,
     scratch: &mut IndexerScratch,
@@ -149,4 +174,54 @@ pub(crate) fn indexer_select(
         dsa_topk::top_k(of_part, topk(part.m)?, &mut scratch.topk, first, out)?;
     }
     Ok(())
+}
+
+/// One launch. Scores are memory that it takes only if what blocks of threads listed does not prove the selection, or one gave up.
+fn select_at_once(
+    scorer: &Scorer<'_>,
+    config: SelectConfig,
+    scratch: &mut IndexerScratch,
+    out: &mut Selection,
+) -> Result<()> {
+    let (IndexerProblem { m, visible: n, .. }, k) = (scorer.problem, out.k());
+    let built = SelectConfig::fitting(scorer.problem, k).filter(|built| built.entry == config.entry);
+    let Some(built) = built else {
+        return Err(Error::unsupported(
+            "scores and selection by one launch",
+            format!("{} is not for these rows", config.entry),
+        ));
+    };
+    if !(1..=MAX_PARTS as u32).contains(&config.parts)
+        || !(SelectConfig { parts: config.parts, ..built }).holds(n)
+    {
+        let want = format!("1 to {MAX_PARTS}, to hold {n} scores");
+        return Err(Error::argument("blocks of threads of a row", want, config.parts));
+    }
+    let grid = [count("blocks of a grid", m.saturating_mul(config.parts as usize))?, 1, 1];
+    scorer.gpu.prepare(config.entry, grid)?;
+    let k_32 = count("positions of a row", k)?;
+    if scratch.scores.rows() < m * n {
+        scratch.scores.resize(m * n)?;
+    }
+    scratch.topk.grow(m)?;
+    out.resize(m)?;
+    let _turn = scorer.gpu.turn();
+    let part = Part { first: 0, m, least: 0, fill: 0 };
+    let of = scorer.params(&part, scratch.scores.cuda_mut()?, n, 0)?;
+    let (indices, lens, shared) =
+        (out.indices.cuda_mut()?, out.lens.cuda_mut()?, scratch.topk.rows.cuda_mut()?);
+    scorer.gpu.with(indices)?.with(lens)?.with(shared)?;
+    holds("indexer", indices, m * k)?;
+    holds("indexer", lens, m)?;
+    let params = dsa_select_params {
+        of,
+        shared: shared.as_mut_ptr().cast(),
+        indices: indices.as_mut_ptr(),
+        lens: lens.as_mut_ptr(),
+        k: k_32,
+        sharing: dsa_topk::sharing(config.parts, k_32),
+    };
+    // SAFETY: as of `Scorer::params`; the kernel is one for these keys, heads and width, and its blocks hold what rows see, which it takes no
+    // more of than a row of scores is wide. The outputs have these rows, and the scratch one for each. All lie on this device.
+    unsafe { scorer.gpu.launch(config.entry, grid, &params) }
 }

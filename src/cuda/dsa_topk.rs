@@ -7,12 +7,18 @@ use super::{Buffer, Gpu};
 use crate::error::{Error, Result};
 use crate::ops::dsa_topk::config::{MAX_PARTS, TopkConfig};
 use crate::ops::dsa_topk::{Selection, TopkScratch};
-use crate::sys::dsa_topk_params;
+use crate::sys::{dsa_topk_params, topk_sharing};
 use crate::tensor::Tensor;
 
 /// Looks that a block of threads takes for the others of its row: about half a millisecond, which is longer than others that can run
 /// at all keep it waiting. The emulator, which runs few blocks at a time, calls it a livelock if all look much longer.
 const PATIENCE: u32 = 1000;
+
+/// How so many blocks of threads share a row of which `k` are selected.
+pub(crate) fn sharing(parts: u32, k: u32) -> topk_sharing {
+    let (room, want) = TopkConfig::listed(parts, k);
+    topk_sharing { parts, room, want, patience: PATIENCE }
+}
 
 /// Rows of scores.
 #[derive(Clone, Copy)]
@@ -41,8 +47,8 @@ impl<'a> Rows<'a> {
 /// The grid of a launch for `m` rows, or why there is none.
 pub(crate) fn prepare(gpu: &Gpu, m: usize, n: usize, config: TopkConfig) -> Result<[u32; 3]> {
     let parts = config.parts as usize;
-    if !parts.is_power_of_two() || parts > MAX_PARTS {
-        let want = format!("a power of two, at most {MAX_PARTS}");
+    if !(1..=MAX_PARTS).contains(&parts) {
+        let want = format!("1 to {MAX_PARTS}");
         return Err(Error::argument("blocks of threads of a row", want, parts));
     }
     count("scores of a row", n)?;
@@ -80,8 +86,7 @@ pub(crate) fn top_k(
         n: rows.n as u32, // as prepared
         k: k_32,
         more: rows.more,
-        parts: config.parts,
-        patience: PATIENCE,
+        sharing: sharing(config.parts, k_32),
     };
     // SAFETY: scores and what is visible hold their shapes, which is the promise of `Rows`; the outputs have these rows, and the scratch
     // one for each if they are shared. All lie on this device.

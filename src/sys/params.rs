@@ -168,43 +168,71 @@ const _: () = {
     ["Offset of field: dsa_indexer_params::workers"]
         [::core::mem::offset_of!(dsa_indexer_params, workers) - 108usize];
 };
-#[doc = " What blocks of threads that share a row tell each other. All zeros before the first launch; `bins`, and the last two modulo 256, are\n  zeros behind each launch."]
+#[doc = " What blocks of threads that share a row tell each other. All zeros before the first launch; `bins`, `left`, and `arrived` modulo\n  256, are zeros behind each launch."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct dsa_topk_row {
     #[doc = " Scores by their upper 11 bits; of those in one bin by the next 11; of those in one of these by the last 10."]
     pub bins: [[u32; 2048usize]; 3usize],
-    #[doc = " Scores of one bin, in no order,"]
-    pub keys: [u32; 2048usize],
-    #[doc = " and where they stand."]
-    pub places: [u32; 2048usize],
+    #[doc = " The largest scores of each block, as integers that grow with them and are not 0; zeros behind them."]
+    pub keys: [u32; 8192usize],
+    #[doc = " Where they stand."]
+    pub places: [u32; 8192usize],
+    #[doc = " Of each block: the key from which on all its scores are listed, the place up to which scores of just this key are, its largest key."]
+    pub ends: [[u32; 4usize]; 128usize],
     #[doc = " Of each block: scores above the cut, scores at the cut."]
     pub counts: [[u32; 2usize]; 128usize],
     #[doc = " Grows by 256 whenever all blocks have come; odd once one has given up waiting for the others."]
     pub arrived: u32,
     #[doc = " Blocks that have left because one gave up."]
     pub left: u32,
+    #[doc = " Nothing: rows are aligned to 16."]
+    pub unused: [u32; 2usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of dsa_topk_row"][::core::mem::size_of::<dsa_topk_row>() - 41992usize];
+    ["Size of dsa_topk_row"][::core::mem::size_of::<dsa_topk_row>() - 93200usize];
     ["Alignment of dsa_topk_row"][::core::mem::align_of::<dsa_topk_row>() - 4usize];
     ["Offset of field: dsa_topk_row::bins"][::core::mem::offset_of!(dsa_topk_row, bins) - 0usize];
     ["Offset of field: dsa_topk_row::keys"][::core::mem::offset_of!(dsa_topk_row, keys) - 24576usize];
-    ["Offset of field: dsa_topk_row::places"][::core::mem::offset_of!(dsa_topk_row, places) - 32768usize];
-    ["Offset of field: dsa_topk_row::counts"][::core::mem::offset_of!(dsa_topk_row, counts) - 40960usize];
-    ["Offset of field: dsa_topk_row::arrived"][::core::mem::offset_of!(dsa_topk_row, arrived) - 41984usize];
-    ["Offset of field: dsa_topk_row::left"][::core::mem::offset_of!(dsa_topk_row, left) - 41988usize];
+    ["Offset of field: dsa_topk_row::places"][::core::mem::offset_of!(dsa_topk_row, places) - 57344usize];
+    ["Offset of field: dsa_topk_row::ends"][::core::mem::offset_of!(dsa_topk_row, ends) - 90112usize];
+    ["Offset of field: dsa_topk_row::counts"][::core::mem::offset_of!(dsa_topk_row, counts) - 92160usize];
+    ["Offset of field: dsa_topk_row::arrived"][::core::mem::offset_of!(dsa_topk_row, arrived) - 93184usize];
+    ["Offset of field: dsa_topk_row::left"][::core::mem::offset_of!(dsa_topk_row, left) - 93188usize];
+    ["Offset of field: dsa_topk_row::unused"][::core::mem::offset_of!(dsa_topk_row, unused) - 93192usize];
+};
+#[doc = " How blocks of threads share a row."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct topk_sharing {
+    #[doc = " Blocks of threads of a row: 1 to TOPK_PARTS."]
+    pub parts: u32,
+    #[doc = " Scores that each can list: at most TOPK_LIST / parts."]
+    pub room: u32,
+    #[doc = " How many each lists at least: more than its share of the k, at most `room`."]
+    pub want: u32,
+    #[doc = " Looks that a block takes for the others before it gives up, and the row is left to the last of them."]
+    pub patience: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of topk_sharing"][::core::mem::size_of::<topk_sharing>() - 16usize];
+    ["Alignment of topk_sharing"][::core::mem::align_of::<topk_sharing>() - 4usize];
+    ["Offset of field: topk_sharing::parts"][::core::mem::offset_of!(topk_sharing, parts) - 0usize];
+    ["Offset of field: topk_sharing::room"][::core::mem::offset_of!(topk_sharing, room) - 4usize];
+    ["Offset of field: topk_sharing::want"][::core::mem::offset_of!(topk_sharing, want) - 8usize];
+    ["Offset of field: topk_sharing::patience"][::core::mem::offset_of!(topk_sharing, patience) - 12usize];
 };
 #[doc = " The largest scores of each row."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct dsa_topk_params {
-    #[doc = " Row t begins at `t * stride`."]
+    #[doc = " Row t begins at `t * stride`; aligned to 16."]
     pub scores: *const f32,
     #[doc = " `[m]`: row t sees `min(visible[t] + more, n)` scores."]
     pub visible: *const u32,
-    #[doc = " `[m]`, may be null if `parts` is 1."]
+    #[doc = " `[m]`, may be null if rows have one block of threads each."]
     pub shared: *mut dsa_topk_row,
     #[doc = " `[m, k]`: positions, ascending; undefined behind the last one."]
     pub indices: *mut u32,
@@ -218,14 +246,12 @@ pub struct dsa_topk_params {
     pub k: u32,
     #[doc = " 0 or 1."]
     pub more: u32,
-    #[doc = " Blocks of threads of a row: a power of two, at most TOPK_PARTS; of a kernel that gathers what it finds 1."]
-    pub parts: u32,
-    #[doc = " Looks that a block takes for the others before it gives up, and the row is left to the last of them."]
-    pub patience: u32,
+    #[doc = " How blocks of threads share a row. A kernel that gathers what it finds has one for each."]
+    pub sharing: topk_sharing,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of dsa_topk_params"][::core::mem::size_of::<dsa_topk_params>() - 72usize];
+    ["Size of dsa_topk_params"][::core::mem::size_of::<dsa_topk_params>() - 80usize];
     ["Alignment of dsa_topk_params"][::core::mem::align_of::<dsa_topk_params>() - 8usize];
     ["Offset of field: dsa_topk_params::scores"][::core::mem::offset_of!(dsa_topk_params, scores) - 0usize];
     ["Offset of field: dsa_topk_params::visible"][::core::mem::offset_of!(dsa_topk_params, visible) - 8usize];
@@ -237,9 +263,39 @@ const _: () = {
     ["Offset of field: dsa_topk_params::n"][::core::mem::offset_of!(dsa_topk_params, n) - 48usize];
     ["Offset of field: dsa_topk_params::k"][::core::mem::offset_of!(dsa_topk_params, k) - 52usize];
     ["Offset of field: dsa_topk_params::more"][::core::mem::offset_of!(dsa_topk_params, more) - 56usize];
-    ["Offset of field: dsa_topk_params::parts"][::core::mem::offset_of!(dsa_topk_params, parts) - 60usize];
-    ["Offset of field: dsa_topk_params::patience"]
-        [::core::mem::offset_of!(dsa_topk_params, patience) - 64usize];
+    ["Offset of field: dsa_topk_params::sharing"]
+        [::core::mem::offset_of!(dsa_topk_params, sharing) - 60usize];
+};
+#[doc = " The keys that rows of a batch like best, of those that they see."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct dsa_select_params {
+    #[doc = " What is scored, as for dsa_indexer. `scores` is room for what blocks of threads have to tell each other of a row if what they listed is\n  not enough; rows see at most `stride` keys; `least`, `fill` and `workers` mean nothing."]
+    pub of: dsa_indexer_params,
+    #[doc = " `[m]`"]
+    pub shared: *mut dsa_topk_row,
+    #[doc = " `[m, k]`: positions, ascending; undefined behind the last one."]
+    pub indices: *mut u32,
+    #[doc = " `[m]`: positions of each row."]
+    pub lens: *mut u32,
+    #[doc = " At least 1."]
+    pub k: u32,
+    #[doc = " How blocks of threads share a row: so many that each can hold its part of the scores."]
+    pub sharing: topk_sharing,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of dsa_select_params"][::core::mem::size_of::<dsa_select_params>() - 160usize];
+    ["Alignment of dsa_select_params"][::core::mem::align_of::<dsa_select_params>() - 8usize];
+    ["Offset of field: dsa_select_params::of"][::core::mem::offset_of!(dsa_select_params, of) - 0usize];
+    ["Offset of field: dsa_select_params::shared"]
+        [::core::mem::offset_of!(dsa_select_params, shared) - 112usize];
+    ["Offset of field: dsa_select_params::indices"]
+        [::core::mem::offset_of!(dsa_select_params, indices) - 120usize];
+    ["Offset of field: dsa_select_params::lens"][::core::mem::offset_of!(dsa_select_params, lens) - 128usize];
+    ["Offset of field: dsa_select_params::k"][::core::mem::offset_of!(dsa_select_params, k) - 136usize];
+    ["Offset of field: dsa_select_params::sharing"]
+        [::core::mem::offset_of!(dsa_select_params, sharing) - 140usize];
 };
 #[doc = " Nothing."]
 pub const ROUND_NONE: linear_round = 0;

@@ -14,7 +14,8 @@ macro_rules! dsa_topk_properties {
         $crate::suites::properties! { dsa_topk, $devices, $cases;
         top_k_is_the_reference(case);
         follows_hand_made_examples, rows_around_k_and_pieces, takes_wide_rows, takes_a_million,
-        memory_is_used_again, blocks_meet_again, graphs_select_again, refuses_what_does_not_fit }
+        memory_is_used_again, blocks_meet_again, samples_may_mislead, graphs_select_again,
+        refuses_what_does_not_fit }
     };
 }
 pub(crate) use dsa_topk_properties;
@@ -39,11 +40,22 @@ pub enum Spread {
     Falling,
     /// Around a million, where neighbouring values are a sixteenth apart.
     Large,
+    /// The large ones in every second, third or sixth 32 scores: one block of several has all of them.
+    Dealt,
+    /// Equals: in every third 32, and from 9000 on everywhere.
+    Late,
+    /// The large ones in every fourth four scores, which are those that a sample of 16 k takes.
+    Sampled,
+    /// Everywhere else.
+    NotSampled,
 }
 
-const SPREADS: [Spread; 10] = {
+const SPREADS: [Spread; 14] = {
     use Spread::*;
-    [Normal, Three, Equal, Clustered, Masked, Special, Zeros, Rising, Falling, Large]
+    [
+        Normal, Three, Equal, Clustered, Masked, Special, Zeros, Rising, Falling, Large, Dealt, Late,
+        Sampled, NotSampled,
+    ]
 };
 
 #[derive(Debug, Clone)]
@@ -105,6 +117,11 @@ fn scores(n: usize, spread: Spread, rng: &mut Rng) -> Vec<f32> {
         Spread::Rising => i as f32 - 500.0,
         Spread::Falling => 500.0 - i as f32,
         Spread::Large => 1e6 + rng.below(1000) as f32 / 16.0,
+        // Near enough that upper bits of all are the same.
+        Spread::Dealt => 100.0 + rng.normal() + if i / 32 % 6 == 0 { 2.5 } else { 0.0 },
+        Spread::Late => f32::from(u8::from(i / 32 % 3 == 0 || i >= 9000)),
+        Spread::Sampled => rng.normal() + if i / 4 % 4 == 0 { 20.0 } else { 0.0 },
+        Spread::NotSampled => rng.normal() + if i / 4 % 4 == 0 { 0.0 } else { 20.0 },
     };
     (0..n).map(score).collect()
 }
@@ -265,25 +282,79 @@ pub fn memory_is_used_again(devices: &[Device]) {
     }
 }
 
-/// Two blocks of threads share one row, launch after launch in the same memory: whether they meet or one gives up, which the emulator makes
-/// happen as often as not, it is left as it was. By lists, and with more equals than a list has.
+/// Two or three blocks of threads share one row, launch after launch in the same memory: whether they meet or one gives up, which the emulator
+/// makes happen as often as not, it is left as it was. Rows of which all is listed; of which a part is, of equals the first ones; and of which
+/// it does not say what is selected, so that blocks go on to count together.
 pub fn blocks_meet_again(devices: &[Device]) {
+    let listed_in_part = [
+        (Spread::Dealt, 2048),
+        (Spread::Equal, 1000),
+        (Spread::Normal, 2048),
+        (Spread::Clustered, 1500),
+        (Spread::Three, 2048),
+        (Spread::Dealt, 400),
+        (Spread::Masked, 3000),
+        (Spread::Falling, 4096),
+        (Spread::Equal, 5000),
+        // Of three blocks the first has more equals than it can list, and the others have theirs later.
+        (Spread::Normal, 4096),
+        (Spread::Late, 4096),
+        (Spread::Large, 2048),
+        (Spread::Late, 4096),
+        (Spread::Rising, 2048),
+        (Spread::Late, 4096),
+    ];
     for d in devices.iter().filter(|d| d.gpu().is_ok()) {
         let mut scratch = TopkScratch::new(d).unwrap();
-        for step in 0..32usize {
-            let (width, spread) = match step % 8 {
-                3 => (5000, Spread::Three),
-                7 => (5000, Spread::Clustered),
-                i => (700, SPREADS[(step / 8 + i) % SPREADS.len()]),
+        for step in 0..75usize {
+            let (width, (spread, k)) = match step % 5 {
+                3 => (12_000 + step, listed_in_part[step / 5]),
+                4 => (5000, (SPREADS[step / 5 % SPREADS.len()], 60)),
+                i => (700, (SPREADS[(step / 5 * 3 + i) % SPREADS.len()], 60)),
             };
             let scores = scores(width, spread, &mut Rng(step as u64));
-            let all = candidates(TopkProblem::new(1, width, d.gpu().unwrap().properties()));
-            let config = all.into_iter().find(|config| config.parts == 2);
-            let mut out = dirty(d, 1, 60);
+            let config = sharing(d, width, 2 + step as u32 % 2);
+            let mut out = dirty(d, 1, k);
             let there = (tensor(d, width, &scores), counts(d, &[width as u32]));
-            top_k_with(&there.0, &there.1, config, &mut scratch, &mut out).unwrap();
-            let want = reference::top_k(&scores, width, &[width as u32], 60).unwrap();
+            top_k_with(&there.0, &there.1, Some(config), &mut scratch, &mut out).unwrap();
+            let want = reference::top_k(&scores, width, &[width as u32], k).unwrap();
             assert!(rows(&out).unwrap() == want, "step {step}, {spread:?}");
+        }
+    }
+}
+
+/// The launch for rows that so many blocks of threads share.
+fn sharing(d: &Device, width: usize, parts: u32) -> TopkConfig {
+    let all = candidates(TopkProblem::new(1, width, d.gpu().unwrap().properties()));
+    TopkConfig { parts, ..all.into_iter().find(|config| config.parts == 2).unwrap() }
+}
+
+/// Rows that one block of threads each selects from, by what a sample says of them: of scores that are spread evenly, that are mostly equal,
+/// and of which the sample takes the large ones, or the small ones, alone. Rows begin anywhere.
+pub fn samples_may_mislead(devices: &[Device]) {
+    use Spread::*;
+    for d in devices.iter().filter(|d| d.gpu().is_ok()) {
+        let mut scratch = TopkScratch::new(d).unwrap();
+        for (i, spread) in [Normal, Sampled, NotSampled, Equal, Three, Special, Clustered, Masked, Zeros]
+            .into_iter()
+            .enumerate()
+        {
+            for k in [2048, 1, 7000] {
+                if k != 2048 && i > 2 {
+                    continue;
+                }
+                let (m, width) = (2, 16_384 + 3 * (i % 2));
+                let rng = &mut Rng(i as u64);
+                let scores: Vec<f32> = (0..m).flat_map(|_| scores(width, spread, rng)).collect();
+                let visible = [width as u32, 16_000 + i as u32];
+                let all = candidates(TopkProblem::new(m, width, d.gpu().unwrap().properties()));
+                let config = all.into_iter().find(|config| config.entry.name().contains("_h0_")).unwrap();
+                let mut out = dirty(d, m, k);
+                let there = (tensor(d, width, &scores), counts(d, &visible));
+                top_k_with(&there.0, &there.1, Some(config), &mut scratch, &mut out).unwrap();
+                let want = reference::top_k(&scores, width, &visible, k).unwrap();
+                assert!(rows(&out).unwrap() == want, "{k} of {spread:?}");
+            }
         }
     }
 }
@@ -330,9 +401,12 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
         Ok(_) => {
             beyond.unwrap();
             assert_eq!(rows(&out).unwrap(), [vec![0], vec![0, 1], vec![0, 1]]);
-            let parts = TopkConfig { parts: 3, ..config(d, 3, 4, 0).unwrap() };
-            let result = top_k_with(&scores, &counts(d, &[1, 2, 3]), Some(parts), &mut scratch, &mut out);
-            assert!(matches!(result, Err(glm5::Error::Argument { .. })), "{result:?}");
+            for parts in [0, 129] {
+                let config = TopkConfig { parts, ..config(d, 3, 4, 0).unwrap() };
+                let result =
+                    top_k_with(&scores, &counts(d, &[1, 2, 3]), Some(config), &mut scratch, &mut out);
+                assert!(matches!(result, Err(glm5::Error::Argument { .. })), "{result:?}");
+            }
             return;
         }
     }

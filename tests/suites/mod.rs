@@ -56,6 +56,7 @@ pub mod attention;
 pub mod cache;
 pub mod dequantize;
 pub mod dsa_indexer;
+pub mod dsa_select;
 pub mod dsa_topk;
 pub mod embedding;
 pub mod ffn;

@@ -23,6 +23,7 @@ mod emu {
     crate::suites::cache::cache_properties!(crate::emu::devices, 24);
     crate::suites::dequantize::dequantize_properties!(crate::emu::devices, 48);
     crate::suites::dsa_indexer::dsa_indexer_properties!(crate::emu::devices, 16);
+    crate::suites::dsa_select::dsa_select_properties!(crate::emu::devices, 24);
     crate::suites::dsa_topk::dsa_topk_properties!(crate::emu::devices, 48);
     crate::suites::embedding::embedding_properties!(crate::emu::devices, 48);
     crate::suites::ffn::ffn_properties!(crate::emu::devices, 4);

@@ -726,8 +726,8 @@ void dsa_topk(Job &job) {
     p.stride = p.n;
     p.k = job.random.between(1, 300);
     p.more = job.coin();
-    p.parts = held > 0 ? 1 << job.random.between(0, 2) : 1;
-    p.patience = 200;
+    const std::uint32_t parts = held > 0 ? job.random.between(1, 4) : 1, room = TOPK_LIST / parts;
+    p.sharing = {parts, room, std::min(room, p.k / parts + std::uint32_t(job.random.between(1, 50))), 200};
     auto *scores = job.out<float>(std::size_t(rows) * p.n * sizeof(float));
     // Few values, many, or nearly the same, so that all ways to narrow are taken.
     const int spread = job.random.between(0, 2);
@@ -741,14 +741,14 @@ void dsa_topk(Job &job) {
     p.visible = visible;
     p.indices = job.out<std::uint32_t>(std::size_t(rows) * p.k * sizeof(std::uint32_t));
     p.lens = job.out<std::uint32_t>(rows * sizeof(std::uint32_t));
-    if (p.parts > 1) {
+    if (parts > 1) {
         p.shared = job.out<dsa_topk_row>(rows * sizeof(dsa_topk_row));
         std::fill_n(p.shared, rows, dsa_topk_row{});
     }
-    job.run(p, rows * p.parts);
+    job.run(p, rows * parts);
 }
 
-void indexer(Job &job, int group, std::size_t bytes_of_key) {
+dsa_indexer_params indexer_params(Job &job, int group, std::size_t bytes_of_key) {
     dsa_indexer_params p{};
     const int before = job.random.between(0, 2), after = job.random.between(0, 2);
     p.first = before;
@@ -779,9 +779,29 @@ void indexer(Job &job, int group, std::size_t bytes_of_key) {
     p.least = job.coin() ? 0 : job.random.between(0, 150);
     p.fill = p.least == 0 ? std::uint32_t(p.stride) : 0;
     p.workers = job.random.between(1, 3);
+    return p;
+}
+
+void indexer(Job &job, int group, std::size_t bytes_of_key) {
+    const dsa_indexer_params p = indexer_params(job, group, bytes_of_key);
     job.run(p, tiles(p.m, std::max(group, 1)) * p.workers);
 }
 
+void select_at_once(Job &job, std::size_t bytes_of_key) {
+    dsa_select_params p{};
+    p.of = indexer_params(job, 1, bytes_of_key);
+    p.k = job.random.between(1, 150);
+    const std::uint32_t parts = job.random.between(1, 4), room = job.random.between(20, 300);
+    p.sharing = {parts, room, std::min(room, p.k / parts + std::uint32_t(job.random.between(1, 50))), 200};
+    p.shared = job.out<dsa_topk_row>(p.of.m * sizeof(dsa_topk_row));
+    std::fill_n(p.shared, p.of.m, dsa_topk_row{});
+    p.indices = job.out<std::uint32_t>(std::size_t(p.of.m) * p.k * sizeof(std::uint32_t));
+    p.lens = job.out<std::uint32_t>(p.of.m * sizeof(std::uint32_t));
+    job.run(p, p.of.m * parts);
+}
+
+void dsa_select(Job &job) { select_at_once(job, job.bytes("key")); }
+void dsa_select_int8(Job &job) { select_at_once(job, 1); }
 void dsa_indexer(Job &job) { indexer(job, job.value("rows"), job.bytes("key")); }
 void dsa_indexer_int8(Job &job) { indexer(job, job.value("rows"), 1); }
 void dsa_indexer_any(Job &job) { indexer(job, 0, job.bytes("key")); }
@@ -930,7 +950,8 @@ constexpr Family kFamilies[] = {
     {"linear_tile", linear}, {"linear_float", linear_float}, {"router", router},
     {"router_choose", router_choose}, {"moe_sort", moe_sort}, {"moe_sort_few", moe_sort_few}, {"moe_sum", moe_sum}, {"moe_dot", moe_dot}, {"swiglu", swiglu},
     {"quantize_rows", quantize_rows}, {"moe_rows", moe_rows}, {"moe_down", moe_down}, {"moe_gemm", moe_gemm},
-    {"dsa_topk", dsa_topk}, {"dsa_indexer", dsa_indexer}, {"dsa_indexer_int8", dsa_indexer_int8}, {"dsa_indexer_any", dsa_indexer_any},
+    {"dsa_topk", dsa_topk}, {"dsa_select", dsa_select}, {"dsa_select_int8", dsa_select_int8},
+    {"dsa_indexer", dsa_indexer}, {"dsa_indexer_int8", dsa_indexer_int8}, {"dsa_indexer_any", dsa_indexer_any},
     {"mla_decode", mla_decode}, {"mla_few", mla_decode}, {"mla_merge", mla_merge}, {"mla_float", mla_float},
     {"mla_gather", mla_gather}, {"mla_expand", mla_expand}, {"mla_prefill", mla_prefill},
     {"rope_angles", rope_angles}, {"rope", rope},           {"cache_write", cache_write}, {"post_a", post_a},

@@ -3,6 +3,7 @@
 use crate::cuda::Properties;
 use crate::error::{Error, Result};
 use crate::kernels::{self, Entry};
+use crate::ops::dsa_topk::config::{LIST, MAX_PARTS};
 use crate::quant::GgmlType;
 use crate::tensor::{CacheType, Precision};
 
@@ -19,6 +20,13 @@ const WAVES: usize = 2;
 
 /// Shared memory that an SM keeps for itself, for each block of threads.
 const RESERVED: usize = 1 << 10;
+
+/// Keys of each block of threads that scores and selects, where there are blocks enough.
+const SELECT_PIECE: usize = 512;
+
+/// Up to so many keys two launches take longer for any number of rows; beyond, for rows enough.
+const SELECT_SHORT: usize = 65_536;
+const SELECT_ROWS: usize = 4;
 
 /// Scores of a batch on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,14 +89,10 @@ pub fn candidates(problem: IndexerProblem) -> Vec<IndexerConfig> {
         let waves = if rows > 1 && m > rows as usize { WAVES } else { 1 };
         config(entry, rows as usize, blocks, (keys * warps) as usize, waves)
     };
-    let terms = match precision {
-        Precision::Exact => 2,
-        Precision::Fast => 1,
-    };
     let mut all = Vec::new();
     if heads <= TILED.0 && dim == TILED.1 {
         let floats = kernels::dsa_indexer::INSTANCES.iter();
-        let floats = floats.filter(|i| Some(i.key) == key && i.terms == terms);
+        let floats = floats.filter(|i| Some(i.key) == key && i.terms == terms(precision));
         all.extend(floats.map(|i| tiled(i.entry, i.rows, i.keys, i.blocks, i.warps)));
         let int8 = kernels::dsa_indexer_int8::INSTANCES.iter().filter(|_| ty == CacheType::Int8);
         all.extend(int8.map(|i| tiled(i.entry, i.rows, i.keys, i.blocks, i.warps)));
@@ -121,6 +125,73 @@ impl IndexerConfig {
                 "no kernel was built for them",
             )
         })
+    }
+}
+
+/// A launch that scores and selects, for few rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SelectConfig {
+    /// The kernel.
+    pub entry: Entry,
+    /// Blocks of threads of a row.
+    pub parts: u32,
+    /// Scores that each of them can hold, and how many of neighbouring keys it takes together.
+    pub held: [u32; 2],
+}
+
+impl SelectConfig {
+    /// The launch that selects `k` keys of each row of a problem, if there is one: for rows of sequences of their own, which share no keys, and so
+    /// few and short that blocks that the GPU runs at a time can hold all scores.
+    pub fn fitting(problem: IndexerProblem, k: usize) -> Option<Self> {
+        let IndexerProblem { m, sequences, visible, heads, dim, ty, precision, sms, smem_per_sm } = problem;
+        if m == 0
+            || sequences < m
+            || visible <= k
+            || 2 * k > LIST as usize
+            || heads > TILED.0
+            || dim != TILED.1
+        {
+            return None;
+        }
+        let config = |entry: Entry, held: u32, keys: u32, blocks: u32| {
+            let fit = smem_per_sm / (entry.smem_bytes() as usize + RESERVED);
+            let resident = sms * fit.clamp(1, blocks as usize);
+            let parts = (resident / m).min(MAX_PARTS).min(visible.div_ceil(SELECT_PIECE)) as u32;
+            let config = SelectConfig { entry, parts, held: [held, keys] };
+            (parts > 0 && config.holds(visible)).then_some(config)
+        };
+        if ty == CacheType::Int8 {
+            let i = kernels::dsa_select_int8::INSTANCES.first()?;
+            return config(i.entry, i.held, i.keys, i.blocks);
+        }
+        let key = match ty {
+            CacheType::Bf16 => GgmlType::BF16,
+            CacheType::F16 => GgmlType::F16,
+            _ => return None,
+        };
+        let i =
+            kernels::dsa_select::INSTANCES.iter().find(|i| i.key == key && i.terms == terms(precision))?;
+        config(i.entry, i.held, i.keys, i.blocks)
+    }
+
+    /// The same where it is faster than two launches.
+    pub fn pick(problem: IndexerProblem, k: usize) -> Option<Self> {
+        let faster = problem.visible <= SELECT_SHORT || problem.m >= SELECT_ROWS;
+        Self::fitting(problem, k).filter(|_| faster)
+    }
+
+    /// Whether blocks can hold the scores of so many keys.
+    pub(crate) fn holds(&self, visible: usize) -> bool {
+        let [held, keys] = self.held.map(|n| n as usize);
+        visible.div_ceil(keys).div_ceil(self.parts.max(1) as usize) * keys <= held
+    }
+}
+
+/// Numbers that a query is the sum of.
+fn terms(precision: Precision) -> u32 {
+    match precision {
+        Precision::Exact => 2,
+        Precision::Fast => 1,
     }
 }
 
@@ -167,5 +238,41 @@ mod tests {
         }
         let many = IndexerProblem { heads: 33, ..h200(1, 1, 100, Int8, 128, Exact) };
         assert!(matches!(IndexerConfig::pick(many), Err(Error::Unsupported { .. })));
+    }
+
+    #[test]
+    fn few_rows_of_their_own_are_selected_at_once() {
+        let h200 = |m, sequences, visible, ty, precision| IndexerProblem {
+            m,
+            sequences,
+            visible,
+            heads: 32,
+            dim: 128,
+            ty,
+            precision,
+            sms: 132,
+            smem_per_sm: 228 << 10,
+        };
+        use CacheType::*;
+        use Precision::*;
+        let (exact, fast) = ("dsa_select_bf16_t2_h16384_k32_b1_w16", "dsa_select_f16_t1_h16384_k32_b1_w16");
+        for (problem, chosen) in [
+            (h200(1, 1, 32_768, Bf16, Exact), Some((exact, 64))),
+            (h200(1, 1, 4096, F16, Fast), Some((fast, 8))),
+            (h200(3, 3, 65_536, Int8, Exact), Some(("dsa_select_int8_h16384_k32_b1_w16", 44))),
+            (h200(16, 16, 131_072, Bf16, Exact), Some((exact, 8))),
+            (h200(1, 1, 131_072, Bf16, Exact), None), // two launches are faster
+            (h200(16, 16, 131_073, Bf16, Exact), None), // more scores than blocks hold
+            (h200(133, 133, 4096, Bf16, Exact), None),
+            (h200(2, 1, 4096, Bf16, Exact), None), // rows share keys
+            (h200(1, 1, 2048, Bf16, Exact), None), // all are selected
+            (h200(1, 1, 4096, F32, Exact), None),
+            (h200(0, 0, 0, Bf16, Exact), None),
+        ] {
+            let config = SelectConfig::pick(problem, 2048);
+            assert_eq!(config.map(|config| (config.entry.name(), config.parts)), chosen, "{problem:?}");
+        }
+        assert!(SelectConfig::fitting(h200(1, 1, 1 << 20, Bf16, Exact), 2048).is_some());
+        assert!(SelectConfig::fitting(h200(1, 1, 32_768, Bf16, Exact), 4097).is_none());
     }
 }

@@ -3,7 +3,7 @@
 pub mod config;
 pub mod reference;
 
-use config::IndexerConfig;
+use config::{IndexerConfig, SelectConfig};
 
 use super::dsa_topk::{Selection, TopkScratch};
 use super::{expect, on_one_device};
@@ -107,6 +107,8 @@ pub fn indexer_scores_with(
 /// [`indexer_scores`] and [`top_k`](super::dsa_topk::top_k) in blocks of rows, so that scores take at most 16 MiB, on GPUs 64
 /// (or one row). Rows that see at most `k` keys select all of them without being scored. `out` is resized to the rows.
 ///
+/// A GPU scores and selects few rows of sequences of their own in one launch, without scores in memory: the same positions.
+///
 /// # Errors
 /// As [`indexer_scores`].
 #[expect(clippy::too_many_arguments, reason = "inputs, memory and output of two operations")]
@@ -119,6 +121,34 @@ pub fn indexer_select(
     scratch: &mut IndexerScratch,
     out: &mut Selection,
     precision: Precision,
+) -> Result<()> {
+    indexer_select_with(q, w, keys, rows, scale, scratch, out, precision, None)
+}
+
+/// How a GPU selects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Selecting {
+    /// Scores go to memory, in blocks of rows, and are selected from by a second launch.
+    Apart,
+    /// By one launch.
+    AtOnce(SelectConfig),
+}
+
+/// [`indexer_select`] in this way in place of the one that is chosen: for benches and tests.
+///
+/// # Errors
+/// As [`indexer_select`].
+#[expect(clippy::too_many_arguments, reason = "inputs, memory and output of two operations")]
+pub fn indexer_select_with(
+    q: &Tensor,
+    w: &Tensor,
+    keys: &PagedRows,
+    rows: &RaggedRows,
+    scale: f32,
+    scratch: &mut IndexerScratch,
+    out: &mut Selection,
+    precision: Precision,
+    how: Option<Selecting>,
 ) -> Result<()> {
     check(q, w, keys, rows)?;
     if out.k() == 0 {
@@ -136,7 +166,7 @@ pub fn indexer_select(
         }
         Device::Cuda(_) => {
             let scorer = Scorer::new(q, w, keys, rows, scale, precision)?;
-            cuda::dsa_indexer::indexer_select(&scorer, rows, scratch, out)
+            cuda::dsa_indexer::indexer_select(&scorer, rows, how, scratch, out)
         }
     }
 }

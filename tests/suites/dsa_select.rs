@@ -1,0 +1,298 @@
+//! Scores and selection by one launch: the positions that two launches select, bit for bit.
+
+use glm5::ops::dsa_indexer::config::{IndexerProblem, SelectConfig};
+use glm5::ops::dsa_indexer::{IndexerScratch, Selecting, indexer_select, indexer_select_with};
+use glm5::ops::dsa_topk::Selection;
+use glm5::tensor::{CacheType, Device, PagedRows, Precision, RaggedRows, Tensor};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+use super::blocks::Rng;
+use super::inputs::tensor;
+use super::sequences::{Batch, Sequence};
+
+macro_rules! dsa_select_properties {
+    ($devices:path, $cases:expr) => {
+        $crate::suites::properties! { dsa_select, $devices, $cases;
+        selects_what_two_launches_select(case);
+        lists_that_do_not_do, few_rows_are_selected_at_once, graphs_select_again,
+        refuses_what_it_was_not_built_for }
+    };
+}
+pub(crate) use dsa_select_properties;
+
+const DIM: usize = 128;
+
+/// What keys are like.
+#[derive(Debug, Clone, Copy)]
+pub enum Keys {
+    Random,
+    /// Keys that queries like much in every sixth 32: one of two, three or six blocks of threads has all that are selected.
+    Dealt,
+    /// The same key everywhere: of equals the first.
+    Equal,
+    /// No query likes any: all scores are zero.
+    Disliked,
+}
+
+#[derive(Debug, Clone)]
+pub struct Case {
+    lens: Vec<usize>,
+    heads: usize,
+    ty: CacheType,
+    precision: Precision,
+    k: usize,
+    keys: Keys,
+    /// Blocks of threads of a row.
+    parts: u32,
+    seed: u64,
+}
+
+pub fn case() -> impl Strategy<Value = Case> {
+    use CacheType::*;
+    let len = prop_oneof![prop::sample::select(vec![1usize, 31, 32, 33, 64, 65, 300]), 1usize..700];
+    let lens = prop::collection::vec(len, 1..=3);
+    let heads = prop::sample::select(vec![1usize, 4, 17, 32, 32]);
+    let ty = prop::sample::select(vec![Bf16, F16, Int8]);
+    let precision = prop::sample::select(vec![Precision::Exact, Precision::Fast]);
+    let k = prop::sample::select(vec![1usize, 2, 31, 64, 65, 200]);
+    let keys =
+        prop::sample::select(vec![Keys::Random, Keys::Random, Keys::Dealt, Keys::Equal, Keys::Disliked]);
+    let parts = prop::sample::select(vec![1u32, 2, 2, 3, 4, 7, 128]);
+    (lens, heads, ty, precision, k, keys, parts, any::<u64>()).prop_map(
+        |(lens, heads, ty, precision, k, keys, parts, seed)| Case {
+            lens,
+            heads,
+            ty,
+            precision,
+            k,
+            keys,
+            parts,
+            seed,
+        },
+    )
+}
+
+struct Inputs {
+    batch: Batch,
+    q: Vec<f32>,
+    w: Vec<f32>,
+}
+
+impl Case {
+    fn inputs(&self) -> Inputs {
+        let rng = &mut Rng(self.seed);
+        let sequences: Vec<_> = self.lens.iter().map(|len| Sequence { len: *len, new: 1 }).collect();
+        let mut batch = Batch::random(&sequences, DIM, self.ty, rng);
+        let (mut q, w) =
+            (rng.normals(sequences.len() * self.heads * DIM), rng.normals(sequences.len() * self.heads));
+        for keys in &mut batch.keys {
+            for (i, key) in keys.chunks_mut(DIM).enumerate() {
+                match self.keys {
+                    Keys::Random => {}
+                    Keys::Dealt => {
+                        key.iter_mut().for_each(|x| *x *= if i / 32 % 6 == 0 { 16.0 } else { 1.0 })
+                    }
+                    Keys::Equal => key.iter_mut().enumerate().for_each(|(i, x)| *x = (i % 7) as f32 - 3.0),
+                    Keys::Disliked => key.fill(-1.0),
+                }
+            }
+        }
+        if matches!(self.keys, Keys::Disliked) {
+            q.iter_mut().for_each(|q| *q = q.abs());
+        }
+        Inputs { batch, q, w }
+    }
+}
+
+type There = (Tensor, Tensor, PagedRows, RaggedRows);
+
+impl Inputs {
+    fn on(&self, d: &Device, heads: usize) -> glm5::Result<There> {
+        let (keys, rows) = self.batch.on(d)?;
+        Ok((tensor(d, heads * DIM, &self.q), tensor(d, heads, &self.w), keys, rows))
+    }
+}
+
+/// The launch for such rows, by so many blocks of threads each.
+fn at_once(d: &Device, c: &Case, rows: &RaggedRows, parts: u32) -> Option<Selecting> {
+    let gpu = d.gpu().ok()?.properties();
+    let problem = IndexerProblem {
+        m: rows.len(),
+        sequences: rows.len(),
+        visible: rows.max_visible(),
+        heads: c.heads,
+        dim: DIM,
+        ty: c.ty,
+        precision: c.precision,
+        sms: gpu.sms as usize,
+        smem_per_sm: gpu.smem_per_sm as usize,
+    };
+    SelectConfig::fitting(problem, c.k).map(|config| Selecting::AtOnce(SelectConfig { parts, ..config }))
+}
+
+fn rows_of(out: &Selection) -> glm5::Result<Vec<Vec<u32>>> {
+    let (k, indices, lens) = (out.k(), out.indices.to_vec()?, out.lens.to_vec()?);
+    Ok(lens.iter().enumerate().map(|(t, n)| indices[t * k..][..*n as usize].to_vec()).collect())
+}
+
+/// In memory that holds what was left by an earlier step.
+fn select(
+    d: &Device,
+    there: &There,
+    c: &Case,
+    scratch: &mut IndexerScratch,
+    how: Option<Selecting>,
+) -> glm5::Result<Vec<Vec<u32>>> {
+    let mut out = Selection::new(d, c.k)?;
+    out.resize(9)?;
+    out.indices.fill(u32::MAX)?;
+    out.lens.fill(u32::MAX)?;
+    let (q, w, keys, rows) = there;
+    indexer_select_with(q, w, keys, rows, 0.1, scratch, &mut out, c.precision, how)?;
+    rows_of(&out)
+}
+
+fn is_the_same(d: &Device, c: &Case, scratch: &mut IndexerScratch) -> glm5::Result<bool> {
+    let there = c.inputs().on(d, c.heads)?;
+    let Some(how) = at_once(d, c, &there.3, c.parts) else {
+        return Ok(c.lens.iter().all(|len| *len <= c.k));
+    };
+    let want = select(d, &there, c, &mut IndexerScratch::new(d)?, Some(Selecting::Apart))?;
+    let got = select(d, &there, c, scratch, Some(how))?;
+    Ok(got == want && got.iter().zip(&c.lens).all(|(got, len)| got.len() == c.k.min(*len)))
+}
+
+pub fn selects_what_two_launches_select(devices: &[Device], c: Case) -> TestCaseResult {
+    for d in devices.iter().filter(|d| d.gpu().is_ok()) {
+        let same = is_the_same(d, &c, &mut IndexerScratch::new(d).unwrap());
+        prop_assert!(matches!(same, Ok(true)), "{}: {same:?}", d.name());
+    }
+    Ok(())
+}
+
+/// Two blocks of threads share rows, launch after launch in the same memory, of which lists say all, the first of equals, or too little, so that
+/// scores go to memory and are counted. The emulator makes one of them give up as often as not.
+pub fn lists_that_do_not_do(devices: &[Device]) {
+    for d in devices.iter().filter(|d| d.gpu().is_ok()) {
+        let mut scratch = IndexerScratch::new(d).unwrap();
+        for seed in 0..16u64 {
+            let keys = [Keys::Dealt, Keys::Equal, Keys::Random, Keys::Dealt][seed as usize % 4];
+            let ty = [CacheType::Bf16, CacheType::Int8, CacheType::F16][seed as usize % 3];
+            let (lens, k) = (vec![900 + 7 * seed as usize], [200, 100, 150, 40][seed as usize / 4]);
+            let c = Case { lens, heads: 2, ty, precision: Precision::Fast, k, keys, parts: 2, seed };
+            assert!(is_the_same(d, &c, &mut scratch).unwrap(), "{c:?}");
+        }
+    }
+}
+
+/// Rows of their own by one launch, which is seen by the memory that it needs; rows that share keys by two.
+pub fn few_rows_are_selected_at_once(devices: &[Device]) {
+    for d in devices.iter().filter(|d| d.gpu().is_ok()) {
+        for (lens, new, at_once) in [(vec![80, 70], 1, true), (vec![80, 70], 2, false)] {
+            let sequences: Vec<_> = lens.iter().map(|len| Sequence { len: *len, new }).collect();
+            let batch = Batch::random(&sequences, DIM, CacheType::Bf16, &mut Rng(1));
+            let (keys, rows) = batch.on(d).unwrap();
+            let rng = &mut Rng(2);
+            let (q, w) = (rng.normals(rows.len() * DIM), rng.normals(rows.len()));
+            let (q, w) = (tensor(d, DIM, &q), tensor(d, 1, &w));
+            let problem = IndexerProblem {
+                m: rows.len(),
+                sequences: lens.len(),
+                visible: rows.max_visible(),
+                heads: 1,
+                dim: DIM,
+                ty: CacheType::Bf16,
+                precision: Precision::Exact,
+                sms: d.gpu().unwrap().properties().sms as usize,
+                smem_per_sm: d.gpu().unwrap().properties().smem_per_sm as usize,
+            };
+            assert_eq!(SelectConfig::pick(problem, 20).is_some(), at_once);
+            let select = |how| {
+                let (mut scratch, mut out) =
+                    (IndexerScratch::new(d).unwrap(), Selection::new(d, 20).unwrap());
+                let exact = Precision::Exact;
+                match how {
+                    None => indexer_select(&q, &w, &keys, &rows, 0.1, &mut scratch, &mut out, exact).unwrap(),
+                    how => indexer_select_with(&q, &w, &keys, &rows, 0.1, &mut scratch, &mut out, exact, how)
+                        .unwrap(),
+                }
+                rows_of(&out).unwrap()
+            };
+            assert!(select(None) == select(Some(Selecting::Apart)));
+        }
+    }
+}
+
+/// A graph takes what lies in its memory when it runs: other queries, and rows at other positions, some of which see no more than is selected.
+pub fn graphs_select_again(devices: &[Device]) {
+    for d in devices.iter().filter(|d| d.gpu().is_ok()) {
+        let c = Case {
+            lens: vec![300, 200],
+            heads: 32,
+            ty: CacheType::Bf16,
+            precision: Precision::Exact,
+            k: 40,
+            keys: Keys::Random,
+            parts: 2,
+            seed: 6,
+        };
+        let inputs = c.inputs();
+        let (mut q, w, keys, mut rows) = inputs.on(d, 32).unwrap();
+        let how = at_once(d, &c, &rows, 2);
+        let (mut out, mut scratch) = (Selection::new(d, 40).unwrap(), IndexerScratch::new(d).unwrap());
+        let exact = Precision::Exact;
+        indexer_select_with(&q, &w, &keys, &rows, 0.1, &mut scratch, &mut out, exact, how).unwrap(); // takes the memory
+        let call = || indexer_select_with(&q, &w, &keys, &rows, 0.1, &mut scratch, &mut out, exact, how);
+        let mut graph = d.gpu().unwrap().capture(call).unwrap();
+        for step in 0..3u64 {
+            q.cuda_mut().unwrap().upload(0, &Rng(step).normals(2 * 32 * DIM)).unwrap();
+            let pages = inputs.batch.tables();
+            rows.clear();
+            rows.push(299 - 70 * step as usize, 1, &pages[0]).unwrap();
+            rows.push(199 - 85 * step as usize, 1, &pages[1]).unwrap();
+            rows.upload(d).unwrap();
+            graph.launch().unwrap();
+            let got = rows_of(&out).unwrap();
+            let (mut again, mut other) = (Selection::new(d, 40).unwrap(), IndexerScratch::new(d).unwrap());
+            let apart = Some(Selecting::Apart);
+            indexer_select_with(&q, &w, &keys, &rows, 0.1, &mut other, &mut again, exact, apart).unwrap();
+            assert!(got == rows_of(&again).unwrap(), "step {step}");
+        }
+    }
+}
+
+pub fn refuses_what_it_was_not_built_for(devices: &[Device]) {
+    for d in devices.iter().filter(|d| d.gpu().is_ok()) {
+        let case = |ty, lens| Case {
+            lens,
+            heads: 2,
+            ty,
+            precision: Precision::Exact,
+            k: 40,
+            keys: Keys::Random,
+            parts: 1,
+            seed: 6,
+        };
+        let (c, other) = (case(CacheType::Bf16, vec![300]), case(CacheType::F16, vec![300]));
+        let there = c.inputs().on(d, 2).unwrap();
+        let mut scratch = IndexerScratch::new(d).unwrap();
+        let mut run = |how| select(d, &there, &c, &mut scratch, how).map(drop);
+        let of_other = at_once(d, &other, &there.3, 1);
+        let result = run(of_other);
+        assert!(matches!(result, Err(glm5::Error::Unsupported { .. })), "keys of another type: {result:?}");
+        for parts in [0, 129] {
+            let result = run(at_once(d, &c, &there.3, parts));
+            assert!(matches!(result, Err(glm5::Error::Argument { .. })), "{parts}: {result:?}");
+        }
+        // More than its blocks hold.
+        let long = case(CacheType::Bf16, vec![16_385]);
+        let there = long.inputs().on(d, 2).unwrap();
+        let how = at_once(d, &long, &there.3, 2).map(|how| match how {
+            Selecting::AtOnce(config) => Selecting::AtOnce(SelectConfig { parts: 1, ..config }),
+            apart => apart,
+        });
+        let result = select(d, &there, &long, &mut scratch, how);
+        assert!(matches!(result, Err(glm5::Error::Argument { .. })), "{result:?}");
+    }
+}
