@@ -118,10 +118,10 @@ fn scores(n: usize, spread: Spread, rng: &mut Rng) -> Vec<f32> {
         Spread::Falling => 500.0 - i as f32,
         Spread::Large => 1e6 + rng.below(1000) as f32 / 16.0,
         // Near enough that upper bits of all are the same.
-        Spread::Dealt => 100.0 + rng.normal() + if i / 32 % 6 == 0 { 2.5 } else { 0.0 },
-        Spread::Late => f32::from(u8::from(i / 32 % 3 == 0 || i >= 9000)),
-        Spread::Sampled => rng.normal() + if i / 4 % 4 == 0 { 20.0 } else { 0.0 },
-        Spread::NotSampled => rng.normal() + if i / 4 % 4 == 0 { 0.0 } else { 20.0 },
+        Spread::Dealt => 100.0 + rng.normal() + if (i / 32).is_multiple_of(6) { 2.5 } else { 0.0 },
+        Spread::Late => f32::from(u8::from((i / 32).is_multiple_of(3) || i >= 9000)),
+        Spread::Sampled => rng.normal() + if (i / 4).is_multiple_of(4) { 20.0 } else { 0.0 },
+        Spread::NotSampled => rng.normal() + if (i / 4).is_multiple_of(4) { 0.0 } else { 20.0 },
     };
     (0..n).map(score).collect()
 }
