@@ -171,6 +171,11 @@ __device__ __forceinline__ void linear_decode(const linear_decode_params &p) {
 
         const unsigned r = warp - turn * kSums % kWarps; // warps take turns
         if (r >= kSums) continue;
+        const linear_group &group = p.groups[rows.group];
+        const int t = static_cast<int>(r) / (2 * kColumns), of_lane = static_cast<int>(r) % (2 * kColumns) * 2 / kColumns;
+        const uint32_t row = rows.row_tile * TILE_ROWS + tile_row(lane, of_lane), token = t * TILE_TOKENS + tile_token(lane, of_lane);
+        const linear_out<kGlu == 0> out(group, group.y, row, p.m);
+        const float2 angle = out.angle(token);
         mbarrier_wait(shared.full[slot], round);
         const auto sum = [&](int part) {
             float y = shared.partial[slot][part][0][r][lane];
@@ -181,9 +186,6 @@ __device__ __forceinline__ void linear_decode(const linear_decode_params &p) {
         float y = sum(0);
         if constexpr (kGlu) y = __fmul_rn(silu(y), sum(1));
         mbarrier_arrive(shared.empty[slot]);
-        const linear_group &group = p.groups[rows.group];
-        const int t = static_cast<int>(r) / (2 * kColumns), of_lane = static_cast<int>(r) % (2 * kColumns) * 2 / kColumns;
-        const uint32_t row = rows.row_tile * TILE_ROWS + tile_row(lane, of_lane), token = t * TILE_TOKENS + tile_token(lane, of_lane);
-        linear_out<kGlu == 0>(group, group.y, row, p.m).store(token, y);
+        out.store(token, y, angle);
     }
 }

@@ -249,13 +249,19 @@ __device__ __forceinline__ void linear_gemm(const linear_gemm_params &p) {
             for (int half = 0; half < 2; ++half) {
                 const uint32_t row = (place.row_tile + (row_warp + r) / kParts) * TILE_ROWS + tile_row(lane, 2 * half);
                 const linear_out<kGlu == 0> out(group, y, row, p.m);
+                const auto token_of = [&](int t, int i) { return (token_tile + t) * TILE_TOKENS + tile_token(lane, i); };
+                float2 angles[kTokens][2];
 #pragma unroll
                 for (int t = 0; t < kTokens; ++t)
 #pragma unroll
-                    for (int i = 2 * half; i < 2 * half + 2; ++i) {
-                        float value = step.sums[r][t][i];
-                        if constexpr (kGlu) value = __fmul_rn(silu(value), step.sums[r + 1][t][i]);
-                        out.store((token_tile + t) * TILE_TOKENS + tile_token(lane, i), value);
+                    for (int i = 0; i < 2; ++i) angles[t][i] = out.angle(token_of(t, i));
+#pragma unroll
+                for (int t = 0; t < kTokens; ++t)
+#pragma unroll
+                    for (int i = 0; i < 2; ++i) {
+                        float value = step.sums[r][t][2 * half + i];
+                        if constexpr (kGlu) value = __fmul_rn(silu(value), step.sums[r + 1][t][2 * half + i]);
+                        out.store(token_of(t, i), value, angles[t][i]);
                     }
             }
     }

@@ -27,14 +27,18 @@ template <bool kRotates> struct linear_out {
         }
     }
 
-    INTRIN void store(uint32_t token, float value) const {
+    // What turns the pair at a token: asked for ahead of the stores before it, which it could not pass.
+    INTRIN float2 angle(uint32_t token) const {
+        if constexpr (kRotates)
+            if (rotates && token < m) return vector_at<float2>(angles + uint64_t{token} * width);
+        return {1.f, 0.f};
+    }
+
+    INTRIN void store(uint32_t token, float value, float2 angle) const {
         if constexpr (kRotates)
             if (angles != nullptr) {
                 const float other = __shfl_xor_sync(0xffffffffu, value, 4);
-                if (rotates && token < m) {
-                    const float2 angle = vector_at<float2>(angles + uint64_t{token} * width);
-                    value = is_second ? rotated(other, value, angle.x, angle.y).y : rotated(value, other, angle.x, angle.y).x;
-                }
+                if (rotates) value = is_second ? rotated(other, value, angle.x, angle.y).y : rotated(value, other, angle.x, angle.y).x;
             }
         if (there && token < m) to[token * stride] = value;
     }
