@@ -19,6 +19,11 @@ template <class Key> INTRIN float key_value(Key x) { return to_f32(x); }
 INTRIN float liked(float dot, float w) { return (dot < 0.f ? 0.f : dot) * w; }
 
 // Minus infinity in the columns behind what a row sees.
+// Keys that a row sees: not more than its scores have room for, whatever a graph finds when it runs again.
+INTRIN uint32_t seen(const dsa_indexer_params &p, uint32_t t) {
+    return static_cast<uint32_t>(min(uint64_t{p.rows.positions[t]} + 1, p.stride));
+}
+
 INTRIN void hide_later_keys(const dsa_indexer_params &p, uint32_t t, uint32_t visible, uint32_t thread, uint32_t threads) {
     float *scores = p.scores + (t - p.first) * p.stride;
     for (uint32_t s = visible + thread; s < p.fill; s += threads) scores[s] = -INFINITY;
@@ -33,7 +38,7 @@ template <class Key, int kTerms, int kRows> struct indexer_rows_smem {
 template <class Key, int kTerms, int kKeys, int kWarps> INTRIN void indexer_row(const dsa_indexer_params &p) {
     auto &s = smem<indexer_rows_smem<Key, kTerms, 1>>();
     const uint32_t warp = threadIdx.x / 32, worker = blockIdx.x % p.workers, t = p.first + blockIdx.x / p.workers;
-    const uint32_t step = p.workers * kWarps, visible = p.rows.positions[t] + 1, scored = visible > p.least ? visible : 0;
+    const uint32_t step = p.workers * kWarps, visible = seen(p, t), scored = visible > p.least ? visible : 0;
     const uint32_t tiles = (scored + kKeys - 1) / kKeys;
     const auto slot_at = [&](uint32_t tile) { return tile < tiles ? slot_of(p.rows, t, tile * kKeys) : 0; };
     uint32_t tile = worker * kWarps + warp;
@@ -75,7 +80,7 @@ template <class Key, int kTerms, int kKeys, int kRows, int kWarps> INTRIN void i
     uint32_t most = 0;
     for (uint32_t row = 0; row < rows; ++row) most = max(most, p.rows.positions[begin + row] + 1);
     if (threadIdx.x < rows) {
-        const uint32_t visible = p.rows.positions[begin + threadIdx.x] + 1;
+        const uint32_t visible = seen(p, begin + threadIdx.x);
         s.visible[threadIdx.x] = visible > p.least ? visible : 0;
     }
     griddep_wait();
@@ -145,7 +150,7 @@ template <class Key, int kBlocks, int kWarps> __device__ __forceinline__ void ds
     const uint32_t group = blockIdx.x / p.workers, worker = blockIdx.x % p.workers, t = p.first + group;
     griddep_wait();
     griddep_launch_dependents();
-    const uint32_t visible = p.rows.positions[t] + 1;
+    const uint32_t visible = seen(p, t);
     if (p.fill > 0) hide_later_keys(p, t, visible, worker * kThreads + threadIdx.x, p.workers * kThreads);
     if (visible <= p.least) return;
     for (uint32_t base = worker * kThreads; base < visible; base += p.workers * kThreads) {

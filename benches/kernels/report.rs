@@ -77,13 +77,16 @@ impl Bound {
 fn is_f16(entry: Entry) -> bool {
     let narrow = linear_gemm::INSTANCES.iter().map(|i| (i.entry, i.act));
     let mut all = narrow.chain(linear_gemm_wide::INSTANCES.iter().map(|i| (i.entry, i.act)));
-    const FLOAT: [&str; 8] = [
+    const FLOAT: [&str; 11] = [
         "linear_dot",
         "linear_tile",
         "linear_float",
         "dsa_indexer",
         "dsa_indexer_any",
+        "dsa_select",
         "mla_decode",
+        "mla_few",
+        "mla_expand",
         "mla_float",
         "mla_prefill",
     ];

@@ -212,7 +212,7 @@ template <int kWarps, int kTile = 32> struct topk_shared : topk_block<kWarps> {
                        uint32_t *indices)
         : base{counts, {}}, row(row), how(how), part(part), parts(how.parts), k(k), visible(visible), indices(indices),
           tiles(visible / kTile / how.parts), target(0) {
-        if (threadIdx.x == 0 && parts > 1) target = ld_relaxed(&row->arrived) & ~(kAll - 1);
+        if (threadIdx.x == 0 && row != nullptr) target = ld_relaxed(&row->arrived) & ~(kAll - 1);
     }
 
     // Tiles of a row are dealt to its blocks in turn, so that each has a share of what is large, wherever that stands.

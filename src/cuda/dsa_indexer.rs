@@ -42,10 +42,12 @@ impl<'a> Scorer<'a> {
         precision: Precision,
     ) -> Result<Self> {
         let (heads, dim) = (w.cols(), keys.width());
+        let (q, w, bytes) = (q.cuda()?, w.cuda()?, keys.cuda()?);
+        let gpu = q.gpu().with(w)?.with(bytes)?.clone();
         let problem = IndexerProblem {
             m: rows.len(),
             sequences: rows.sequences(),
-            visible: rows.max_visible(),
+            visible: rows.most_keys(&gpu),
             heads,
             dim,
             ty: keys.ty(),
@@ -53,8 +55,6 @@ impl<'a> Scorer<'a> {
             sms: 1,
             smem_per_sm: 0,
         };
-        let (q, w, bytes) = (q.cuda()?, w.cuda()?, keys.cuda()?);
-        let gpu = q.gpu().with(w)?.with(bytes)?.clone();
         let problem = problem.on(gpu.properties());
         holds("indexer", q, rows.len() * heads * dim)?;
         holds("indexer", w, rows.len() * heads)?;
@@ -65,9 +65,10 @@ impl<'a> Scorer<'a> {
 
     /// The launch for `m` of the rows, or why there is none.
     fn prepare(&self, m: usize, config: Option<IndexerConfig>) -> Result<(IndexerConfig, [u32; 3])> {
+        let problem = IndexerProblem { m, ..self.problem };
         let config = match config {
-            Some(config) => config,
-            None => IndexerConfig::pick(IndexerProblem { m, ..self.problem })?,
+            Some(config) => config.of(problem)?,
+            None => IndexerConfig::pick(problem)?,
         };
         let groups = m.div_ceil(config.rows.max(1) as usize);
         let grid = [count("blocks of a grid", groups.saturating_mul(config.workers as usize))?, 1, 1];
@@ -85,8 +86,8 @@ impl<'a> Scorer<'a> {
     ) -> Result<()> {
         let (config, grid) = self.prepare(part.m, config)?;
         let params = self.params(part, scores, stride, config.workers)?;
-        // SAFETY: as of `params`, and scores are at least as wide as any row sees and as is filled; a kernel by matrix instructions was chosen
-        // for its heads and width.
+        // SAFETY: as of `params`, and kernels write no more of a row than its scores are wide; the kernel is one for these keys, heads
+        // and width.
         unsafe { self.gpu.launch(config.entry, grid, &params) }
     }
 
@@ -137,11 +138,25 @@ pub(crate) fn indexer_select(
     scratch: &mut IndexerScratch,
     out: &mut Selection,
 ) -> Result<()> {
+    // As much memory as a graph needs that is recorded next, whose rows may see all that their pages hold.
+    let (m, reach) = (rows.len(), rows.reach());
+    if reach > out.k() {
+        let room = block_rows(scratch, reach, m) * reach;
+        if scratch.scores.rows() < room {
+            scratch.scores.resize(room)?;
+        }
+    }
+    scratch.topk.grow(m)?;
     let how = how.or_else(|| SelectConfig::pick(scorer.problem, out.k()).map(Selecting::AtOnce));
     match how {
         Some(Selecting::AtOnce(config)) => select_at_once(scorer, config, scratch, out),
         Some(Selecting::Apart) | None => select_apart(scorer, rows, scratch, out),
     }
+}
+
+/// Rows of which scores are held at a time.
+fn block_rows(scratch: &IndexerScratch, keys: usize, m: usize) -> usize {
+    (scratch.block / keys.max(1)).clamp(1, m.max(1))
 }
 
 /// In blocks of rows. Those that see at most `k` keys are not scored.
@@ -151,9 +166,9 @@ fn select_apart(
     scratch: &mut IndexerScratch,
     out: &mut Selection,
 ) -> Result<()> {
-    let (m, n, k) = (rows.len(), rows.max_visible(), out.k());
+    let (m, n, k) = (rows.len(), scorer.problem.visible, out.k());
     let scored = if n > k { n } else { 0 };
-    let block = (scratch.block / n.max(1)).clamp(1, m.max(1));
+    let block = block_rows(scratch, n, m);
     let topk = |m: usize| TopkConfig::pick(TopkProblem::new(m, n, scorer.gpu.properties()));
     if scored > 0 {
         scorer.prepare(block, None)?;
@@ -166,7 +181,8 @@ fn select_apart(
     let _turn = scorer.gpu.turn();
     for first in (0..m).step_by(block) {
         let part = Part { first, m: block.min(m - first), least: k, fill: 0 };
-        if (first..first + part.m).any(|t| rows.visible(t) > k) {
+        let sees_more = || (first..first + part.m).any(|t| rows.visible(t) > k);
+        if scored > 0 && (scorer.gpu.capturing() || sees_more()) {
             scorer.run(&part, None, scratch.scores.cuda_mut()?, n)?;
         }
         let visible = scorer.batch.positions.wrapping_add(first);

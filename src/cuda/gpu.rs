@@ -283,7 +283,7 @@ impl Gpu {
     }
 
     /// Whether this thread captures a graph.
-    fn capturing(&self) -> bool {
+    pub(crate) fn capturing(&self) -> bool {
         self.0.capturing.load(Ordering::Relaxed) && self.0.turns.mine()
     }
 

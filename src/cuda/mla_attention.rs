@@ -76,10 +76,11 @@ pub(crate) fn mla_attention(
     out: &mut Tensor,
 ) -> Result<()> {
     let (m, MlaConfig { n_heads, kv_lora_rank, .. }) = (rows.len(), *config);
-    let (width, keys) = (cache.width(), selected.map_or(usize::MAX, Selection::k).min(rows.max_visible()));
-    let problem = MlaProblem { m, n_heads, kv_lora_rank, width, ty: cache.ty(), keys };
+    let (width, ty) = (cache.width(), cache.ty());
     let (q, cache) = (q.cuda()?, cache.cuda()?);
     let gpu = q.gpu().with(cache)?.clone();
+    let keys = selected.map_or(usize::MAX, Selection::k).min(rows.most_keys(&gpu));
+    let problem = MlaProblem { m, n_heads, kv_lora_rank, width, ty, keys };
     holds("mla_attention", q, m * n_heads * width)?;
     let selected = match selected {
         None => None,

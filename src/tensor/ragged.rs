@@ -118,6 +118,20 @@ impl RaggedRows {
         self.positions.iter().map(|p| *p as usize + 1).max().unwrap_or(0)
     }
 
+    /// Keys that the pages of a table hold, at most: as far as rows may move on while a graph holds them.
+    pub(crate) fn reach(&self) -> usize {
+        let ends = self.table_starts.iter().skip(1).copied().chain([self.tables.len() as u32]);
+        // Rows of a sequence have one table; behind that of the last of them the next begins.
+        let pages =
+            self.table_starts.iter().zip(ends).map(|(start, end)| end.saturating_sub(*start) as usize);
+        self.max_visible().max(pages.max().unwrap_or(0) * PAGE_ROWS)
+    }
+
+    /// Most keys for which a launch is made: those that rows see, or as many as they may see if it is recorded.
+    pub(crate) fn most_keys(&self, gpu: &Gpu) -> usize {
+        if gpu.capturing() { self.reach() } else { self.max_visible() }
+    }
+
     /// Slot of the key at position `s` of row `t`'s sequence; `s < visible(t)`.
     #[inline]
     pub(crate) fn slot_of(&self, t: usize, s: usize) -> u32 {
@@ -125,7 +139,9 @@ impl RaggedRows {
     }
 
     /// Copies the rows to a GPU, once they are all there; for the CPU there is nothing to do. Memory once grown is kept, so that addresses
-    /// stay as long as there are as many rows and no more pages than before: graphs may hold them.
+    /// stay as long as there are as many rows and no more pages than before: graphs may hold them. What is recorded serves rows at any
+    /// positions that the pages of their tables held then (tables may have pages ahead); slots are checked when it is recorded, and pages
+    /// of later uploads must be pages of the same caches.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] or [`Error::Driver`].

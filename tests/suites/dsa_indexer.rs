@@ -20,7 +20,8 @@ macro_rules! dsa_indexer_properties {
         scores_are_the_reference(case), select_is_top_k_of_scores(case);
         follows_a_hand_computed_example, keys_that_no_head_likes_tie_at_zero, nan_is_seen,
         broken_keys_and_queries_are_seen, keys_of_many_tiles, queries_of_any_size, a_prompt_is_its_tokens,
-        rounding_hardly_changes_what_is_selected, selects_in_blocks_of_rows, graphs_score_again, refuses_what_does_not_fit }
+        rounding_hardly_changes_what_is_selected, selects_in_blocks_of_rows, graphs_score_again, graphs_follow_rows_that_move_on,
+        refuses_other_launches, refuses_what_does_not_fit }
     };
 }
 pub(crate) use dsa_indexer_properties;
@@ -500,7 +501,67 @@ pub fn selects_in_blocks_of_rows(devices: &[Device]) {
     }
 }
 
-/// A graph takes what lies in its memory when it runs: other queries, and rows at other positions.
+/// A graph takes what lies in its memory when it runs: other queries, and rows at other positions, as far as their pages reach; also if none saw
+/// more than are selected when it was recorded.
+pub fn graphs_follow_rows_that_move_on(devices: &[Device]) {
+    let exact = Precision::Exact;
+    let types = [(CacheType::Bf16, 1), (CacheType::Int8, 1), (CacheType::Bf16, 5)];
+    for (d, (ty, new)) in devices.iter().filter(|d| d.gpu().is_ok()).flat_map(|d| types.map(|of| (d, of))) {
+        let sequences = vec![Sequence { len: 191, new }, Sequence { len: 130, new: 2 }];
+        let long = Case { seed: 7, ..full_size(sequences, ty, exact, 40) };
+        let inputs = long.inputs();
+        let (mut q, w, keys, mut rows) = inputs.on(d, 32, 128).unwrap();
+        let pages = inputs.batch.tables();
+        let at = |first: usize, second: usize, rows: &mut RaggedRows| {
+            rows.clear();
+            rows.push(first, new, &pages[0]).unwrap();
+            rows.push(second, 2, &pages[1]).unwrap();
+            rows.upload(d).unwrap();
+        };
+        let (mut out, mut scratch) = (Selection::new(d, 40).unwrap(), IndexerScratch::new(d).unwrap());
+        at(20, 5, &mut rows);
+        indexer_select(&q, &w, &keys, &rows, 1.0, &mut scratch, &mut out, exact).unwrap();
+        let call = || indexer_select(&q, &w, &keys, &rows, 1.0, &mut scratch, &mut out, exact);
+        let mut graph = d.gpu().unwrap().capture(call).unwrap();
+        for (step, (first, second)) in [(21, 6), (60, 39), (64, 128), (191 - new, 40)].into_iter().enumerate()
+        {
+            let values = Rng(step as u64).normals((new + 2) * 32 * 128);
+            q.cuda_mut().unwrap().upload(0, &values).unwrap();
+            at(first, second, &mut rows);
+            graph.launch().unwrap();
+            let got = rows_of(&out).unwrap();
+            let mut again = Selection::new(d, 40).unwrap();
+            let mut other = IndexerScratch::new(d).unwrap();
+            indexer_select(&q, &w, &keys, &rows, 1.0, &mut other, &mut again, exact).unwrap();
+            assert!(got == rows_of(&again).unwrap(), "{ty}, {new} rows, step {step}");
+        }
+    }
+}
+
+/// Launches that are not for the rows are refused.
+pub fn refuses_other_launches(devices: &[Device]) {
+    let exact = Precision::Exact;
+    for d in devices.iter().filter(|d| d.gpu().is_ok()) {
+        let c = full_size(vec![Sequence { len: 9, new: 3 }], CacheType::Bf16, exact, 2);
+        let (q, w, keys, rows) = c.inputs().on(d, 32, 128).unwrap();
+        let int8 = Case { ty: CacheType::Int8, ..c.clone() };
+        let first = |c: &Case| config(d, c, &rows).unwrap();
+        let mut scores = poisoned(d, 3, 9);
+        let good = first(&c);
+        let bad = [
+            IndexerConfig { workers: 0, ..good },
+            IndexerConfig { rows: good.rows + 1, ..good },
+            first(&int8),
+        ];
+        for config in bad {
+            let result = indexer_scores_with(&q, &w, &keys, &rows, 1.0, Some(config), &mut scores, exact);
+            assert!(matches!(result, Err(glm5::Error::Unsupported { .. })), "{result:?}");
+        }
+        assert!(untouched(&scores), "a refused call wrote something");
+    }
+}
+
+/// The same, of more rows in fewer keys.
 pub fn graphs_score_again(devices: &[Device]) {
     let types = [CacheType::Bf16, CacheType::Int8];
     for (d, ty) in devices.iter().filter(|d| d.gpu().is_ok()).flat_map(|d| types.map(|ty| (d, ty))) {

@@ -126,6 +126,20 @@ impl IndexerConfig {
             )
         })
     }
+
+    /// This launch, if it is one for the problem: on any number of blocks of threads.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if it is not.
+    pub(crate) fn of(self, problem: IndexerProblem) -> Result<Self> {
+        let same = |other: &IndexerConfig| (other.entry, other.rows) == (self.entry, self.rows);
+        match self.workers > 0 && candidates(problem).iter().any(same) {
+            true => Ok(self),
+            false => {
+                Err(Error::unsupported(format!("indexer scores by {self:?}"), "it is not for these rows"))
+            }
+        }
+    }
 }
 
 /// A launch that scores and selects, for few rows.

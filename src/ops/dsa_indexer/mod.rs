@@ -172,7 +172,7 @@ pub fn indexer_select_with(
 }
 
 fn check(q: &Tensor, w: &Tensor, keys: &PagedRows, rows: &RaggedRows) -> Result<()> {
-    expect("indexer", "q", q, rows.len(), w.cols() * keys.width())?;
+    expect("indexer", "q", q, rows.len(), w.cols().saturating_mul(keys.width()))?;
     expect("indexer", "w", w, rows.len(), w.cols())?;
     if rows.max_slot() >= keys.slots().max(1) {
         return Err(Error::shape("indexer", format!("slots below {}", keys.slots()), rows.max_slot()));

@@ -73,9 +73,9 @@ pub fn mla_attention_with(
     out: &mut Tensor,
 ) -> Result<()> {
     const OP: &str = "mla_attention";
-    let width = config.kv_lora_rank + config.qk_rope_head_dim;
-    expect(OP, "q", q, rows.len(), config.n_heads * width)?;
-    expect(OP, "out", out, rows.len(), config.n_heads * config.kv_lora_rank)?;
+    let width = config.kv_lora_rank.saturating_add(config.qk_rope_head_dim);
+    expect(OP, "q", q, rows.len(), config.n_heads.saturating_mul(width))?;
+    expect(OP, "out", out, rows.len(), config.n_heads.saturating_mul(config.kv_lora_rank))?;
     if let Some(lse) = &options.lse {
         expect(OP, "lse", lse, rows.len(), config.n_heads)?;
     }

@@ -73,8 +73,8 @@ pub fn mla_prefill_with(
             return Err(Error::shape(OP, format!("{what} {shape:?}"), format!("{:?}", w.shape())));
         }
     }
-    expect(OP, "q", q, rows.len(), n_heads * (nope + rope))?;
-    expect(OP, "out", out, rows.len(), n_heads * v)?;
+    expect(OP, "q", q, rows.len(), n_heads.saturating_mul(nope.saturating_add(rope)))?;
+    expect(OP, "out", out, rows.len(), n_heads.saturating_mul(v))?;
     if let Some(lse) = &options.lse {
         expect(OP, "lse", lse, rows.len(), n_heads)?;
     }
