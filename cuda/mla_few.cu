@@ -158,7 +158,7 @@ INTRIN void multiply_keys(const unsigned char *keys, const uint32_t (&q)[kHeads 
             }
 }
 
-// Weights of a tile: a head has 512 / kHeads lanes, a lane some neighbouring keys. The largest logit so far is that of the head, the sum that
+// Weights of a tile: a head has 256 / kHeads lanes, a lane some neighbouring keys. The largest logit so far is that of the head, the sum that
 // of the lane's keys.
 template <class T, int kHeads, class Smem>
 INTRIN void weigh_keys(const mla_decode_params &p, const uint32_t *slots, Smem &shared, float &largest, float &sum) {
