@@ -3,6 +3,8 @@
 //! (14 and 18); 16 of 128k 160 us (95); scores of 2048 rows of a prompt 0.45 of the f16 rate (0.40 of the int8 rate). Operations are those of the
 //! formula; fast: queries are rounded to the type of the keys.
 
+use std::collections::HashMap;
+
 use criterion::Criterion;
 use glm5::Result;
 use glm5::ops::dsa_indexer::config::{IndexerConfig, IndexerProblem, SelectConfig, candidates};
@@ -11,11 +13,11 @@ use glm5::ops::dsa_indexer::{
 };
 use glm5::ops::dsa_topk::Selection;
 use glm5::ops::dsa_topk::reference::top_k;
-use glm5::tensor::{CacheType, Device, PAGE_ROWS, PagedRows, Precision, RaggedRows, Tensor};
+use glm5::tensor::{CacheType, PAGE_ROWS, Precision, RaggedRows, Tensor};
 
 use super::baselines::Case;
 use super::blocks::Rng;
-use super::data::repeated;
+use super::paged::Repeated;
 use super::report::{Memory, Work};
 use super::{Bench, Row};
 
@@ -40,6 +42,15 @@ impl Shape {
         if self.prompt { 1 } else { self.m }
     }
 
+    fn pages(self) -> usize {
+        self.keys.div_ceil(PAGE_ROWS)
+    }
+
+    /// Bytes of a cache in which all contexts lie apart.
+    fn cached(self) -> usize {
+        self.sequences() * self.pages() * PAGE_ROWS * self.ty.row_bytes(DIM).unwrap()
+    }
+
     /// Keys that row `t` sees.
     fn visible(self, t: usize) -> usize {
         if self.prompt { self.keys - (self.m - 1 - t) } else { self.keys }
@@ -53,55 +64,93 @@ impl Shape {
 }
 
 pub fn benches(bench: &Bench, c: &mut Criterion) {
+    for ty in [CacheType::Bf16, CacheType::Int8, CacheType::F16, CacheType::F32] {
+        let shapes: Vec<Shape> = shapes(bench.measured).into_iter().filter(|shape| shape.ty == ty).collect();
+        let rows = shapes.into_iter().map(|shape| (shape, names(bench, shape)));
+        let wanted = |(shape, names): &(Shape, Names)| {
+            names.iter().any(|(name, _)| bench.wants("dsa_indexer", name))
+                && bench.holds("dsa_indexer", &names[0].0, shape.cached())
+        };
+        let rows: Vec<_> = rows.filter(wanted).collect();
+        let Some(pages) = rows.iter().map(|(shape, _)| shape.sequences() * shape.pages()).max() else {
+            continue;
+        };
+        // So many keys differ that hardly any score is twice among the best.
+        let differ = if bench.measured { 251 } else { 3 };
+        let mut keys = Rng(5).normals(differ * PAGE_ROWS * DIM);
+        let room = bench.sets(1) / (ty.row_bytes(DIM).unwrap() * PAGE_ROWS);
+        let pages = if bench.measured { pages.max(room) } else { pages };
+        let round: fn(f32) -> f32 = match ty {
+            CacheType::Bf16 => |v| half::bf16::from_f32(v).to_f32(),
+            CacheType::F16 => |v| half::f16::from_f32(v).to_f32(),
+            _ => |v| v,
+        };
+        keys.iter_mut().for_each(|v| *v = round(*v));
+        let cache = Repeated::new(&bench.device, ty, DIM, keys, pages);
+        bench.report.prepared();
+        rows.into_iter().for_each(|(shape, names)| run(bench, c, shape, &names, &cache));
+    }
+}
+
+fn shapes(measured: bool) -> Vec<Shape> {
     use CacheType::*;
     use Precision::*;
-    let (contexts, batches): (&[usize], &[usize]) = match bench.measured {
-        true => (&[2048, 4096, 32_768, 131_072, 204_800], &[1, 2, 4, 8, 16]),
-        false => (&[2200], &[1, 2]),
-    };
-    for ty in [Bf16, Int8] {
-        for keys in contexts.iter().copied() {
-            for m in batches.iter().copied() {
-                shape(bench, c, Shape { m, keys, prompt: false, ty, precision: Exact });
-            }
+    let mut all = Vec::new();
+    let mut push = |m, keys, prompt, ty, precision| all.push(Shape { m, keys, prompt, ty, precision });
+    if !measured {
+        for (m, ty) in [(1, Bf16), (2, Bf16), (1, Int8), (2, Int8), (1, F16), (1, F32)] {
+            push(m, 2200, false, ty, Exact);
         }
+        for (ty, precision) in [(Bf16, Exact), (Bf16, Fast), (Int8, Exact)] {
+            push(11, 2100, true, ty, precision);
+        }
+        return all;
+    }
+    for ty in [Bf16, Int8] {
+        for keys in [2048, 4096, 32_768, 131_072, 204_800] {
+            [1, 2, 4, 8, 16, 64].into_iter().for_each(|m| push(m, keys, false, ty, Exact));
+        }
+    }
+    // Between these another way to select becomes the faster one.
+    for (m, keys) in [1, 4, 16].into_iter().flat_map(|m| [8192, 16_384].map(|keys| (m, keys))) {
+        [Bf16, Int8].into_iter().for_each(|ty| push(m, keys, false, ty, Exact));
     }
     // Tokens to verify, and prompts behind nothing, 32k and 128k.
-    let (keys, verified, prompts): (usize, &[usize], &[(usize, usize)]) = match bench.measured {
-        true => (131_072, &[2, 4, 8], &[(512, 32_768), (2048, 2048), (2048, 32_768), (2048, 131_072)]),
-        false => (2100, &[], &[(11, 2100)]),
-    };
     for (ty, precision) in [(Bf16, Exact), (Bf16, Fast), (Int8, Exact)] {
-        for (m, keys) in verified.iter().map(|m| (*m, keys)).chain(prompts.iter().copied()) {
-            shape(bench, c, Shape { m, keys, prompt: true, ty, precision });
-        }
+        [2, 4, 8].into_iter().for_each(|m| push(m, 131_072, true, ty, precision));
+        let behind = [(512, 32_768), (2048, 2048), (2048, 32_768), (2048, 131_072)];
+        behind.into_iter().for_each(|(m, keys)| push(m, keys, true, ty, precision));
     }
-    for (m, ty, precision) in
-        [(1, F16, Exact), (1, F32, Exact), (1, Bf16, Fast), (16, F16, Exact), (16, Bf16, Fast)]
-    {
-        shape(bench, c, Shape { m: if bench.measured { m } else { 1 }, keys, prompt: false, ty, precision });
+    // f16 costs what bf16 does: the ends of the table show it. f32 is for tests.
+    for (m, ty, precision) in [
+        (1, Bf16, Fast),
+        (16, Bf16, Fast),
+        (1, F16, Exact),
+        (16, F16, Exact),
+        (64, F16, Exact),
+        (1, F32, Exact),
+    ] {
+        [4096, 131_072].into_iter().for_each(|keys| push(m, keys, false, ty, precision));
     }
+    for precision in [Exact, Fast] {
+        push(2048, 32_768, true, F16, precision);
+    }
+    all
 }
 
-/// Keys of a sequence in pages of any order, repeated from few.
-fn cache(d: &Device, pages: &[u32], few: &[f32], ty: CacheType) -> PagedRows {
-    let cpu = Device::cpu(Some(1)).unwrap();
-    let mut cache = PagedRows::new(&cpu, pages.len(), DIM, ty).unwrap();
-    let n = pages.len() * PAGE_ROWS;
-    let mut rows = RaggedRows::default();
-    rows.push(0, n, pages).unwrap();
-    let values = Tensor::from_vec(&cpu, n, DIM, repeated(few, n * DIM)).unwrap();
-    cache.write(&rows, &values).unwrap();
-    cache.to_device(d).unwrap()
+/// What is run of a shape: scores by a kernel, or the selection.
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Scores(IndexerConfig),
+    Selection(Option<Selecting>),
 }
 
-fn shape(bench: &Bench, c: &mut Criterion, shape: Shape) {
-    let Shape { m, keys, prompt, ty, precision } = shape;
-    let d = &bench.device;
-    let kind = if prompt { "rows of a prompt" } else { "rows" };
-    let fast = if precision == Precision::Fast { ", fast" } else { "" };
-    let name = format!("{keys} keys of {ty}, {m} {kind}{fast}");
-    let problem = IndexerProblem {
+/// Rows of a shape, the chosen scores first.
+type Names = Vec<(String, What)>;
+
+fn problem(bench: &Bench, shape: Shape) -> IndexerProblem {
+    let Shape { m, keys, ty, precision, .. } = shape;
+    IndexerProblem {
         m,
         sequences: shape.sequences(),
         visible: keys,
@@ -111,53 +160,59 @@ fn shape(bench: &Bench, c: &mut Criterion, shape: Shape) {
         precision,
         sms: bench.gpu().properties().sms as usize,
         smem_per_sm: bench.gpu().properties().smem_per_sm as usize,
-    };
-    let all: Vec<(String, IndexerConfig)> = candidates(problem)
-        .into_iter()
-        .enumerate()
-        // The kernel for any shape only where it is quick.
-        .filter(|(i, config)| *i == 0 || (m <= 16 && !config.entry.name().contains("any")))
-        .map(|(i, config)| (if i > 0 { format!("{name}, {}", config.entry) } else { name.clone() }, config))
-        .collect();
-    let selected = format!("{K} of {name}");
-    let wants = |name: &str| bench.wants("dsa_indexer", name);
-    if !all.iter().any(|(name, _)| wants(name)) && !wants(&selected) {
-        return;
     }
+}
 
-    // Each set has keys of its own, so that no cache holds them. So many keys differ that hardly any score is twice among the best.
-    let distinct = if bench.measured { 16_381 } else { 61 };
-    let few = Rng(5).normals(distinct * DIM);
-    let of_one = keys.div_ceil(PAGE_ROWS);
-    let pages: Vec<u32> = (0..(of_one * shape.sequences()) as u32).rev().collect();
-    let bytes = pages.len() * PAGE_ROWS * ty.row_bytes(DIM).unwrap();
-    let sets = bench.sets(bytes);
-    let mut caches = vec![cache(d, &pages, &few, ty)];
-    (1..sets).for_each(|_| caches.push(caches[0].to_device(d).unwrap()));
-    let mut rows = RaggedRows::default();
-    if prompt {
-        rows.push(keys - m, m, &pages).unwrap();
-    } else {
-        pages.chunks(of_one).for_each(|pages| rows.push(keys - 1, 1, pages).unwrap());
+fn names(bench: &Bench, shape: Shape) -> Names {
+    let Shape { m, keys, prompt, ty, precision } = shape;
+    let kind = if prompt { "rows of a prompt" } else { "rows" };
+    let fast = if precision == Precision::Fast { ", fast" } else { "" };
+    let name = format!("{keys} keys of {ty}, {m} {kind}{fast}");
+    let problem = problem(bench, shape);
+    let scores = candidates(problem).into_iter().enumerate();
+    // The kernel for any shape only where it is quick.
+    let scores = scores.filter(|(i, config)| *i == 0 || (m <= 16 && !config.entry.name().contains("any")));
+    let named = |i: usize, config: IndexerConfig| match i {
+        0 => name.clone(),
+        _ => format!("{name}, {}", config.entry),
+    };
+    let mut all: Names = scores.map(|(i, config)| (named(i, config), What::Scores(config))).collect();
+    // In the way that is chosen, and by one and by two launches.
+    let selected = format!("{K} of {name}");
+    all.push((selected.clone(), What::Selection(None)));
+    if let Some(config) = SelectConfig::fitting(problem, K) {
+        all.push((format!("{selected}, by one launch"), What::Selection(Some(Selecting::AtOnce(config)))));
+        all.push((format!("{selected}, by two"), What::Selection(Some(Selecting::Apart))));
     }
-    rows.upload(d).unwrap();
+    all
+}
+
+/// The rows of a shape that are wanted.
+fn run(bench: &Bench, c: &mut Criterion, shape: Shape, names: &Names, cache: &Repeated) {
+    let Shape { m, keys, prompt, ty, precision } = shape;
+    let d = &bench.device;
+    let tables = |number: usize| cache.tables(number, shape.sequences(), shape.pages());
+    let sets: Vec<RaggedRows> = (0..bench.sets(shape.cached()))
+        .map(|number| {
+            let mut rows = RaggedRows::default();
+            for table in tables(number) {
+                let new = if prompt { m } else { 1 };
+                rows.push(keys - new, new, &table).unwrap();
+            }
+            rows.upload(d).unwrap();
+            rows
+        })
+        .collect();
     let (q, w) = (Rng(6).normals(m * HEADS * DIM), Rng(7).normals(m * HEADS));
     let there = (
-        Tensor::from_vec(d, m, HEADS * DIM, q.clone()).unwrap(),
-        Tensor::from_vec(d, m, HEADS, w.clone()).unwrap(),
+        &Tensor::from_vec(d, m, HEADS * DIM, q.clone()).unwrap(),
+        &Tensor::from_vec(d, m, HEADS, w.clone()).unwrap(),
     );
     bench.report.prepared();
 
-    // Row t by the reference: keys repeat, and some of them are looked at.
-    let rounded = |v: &f32| match ty {
-        CacheType::Bf16 => half::bf16::from_f32(*v).to_f32(),
-        CacheType::F16 => half::f16::from_f32(*v).to_f32(),
-        _ => *v,
-    };
-    let few: Vec<f32> = few.iter().map(rounded).collect();
-    let begins = |t: usize| if prompt { 0 } else { t * of_one * PAGE_ROWS };
-    let want = |t: usize, s: usize| -> f64 {
-        let key = &few[(begins(t) + s) % distinct * DIM..][..DIM];
+    // Row t of a key by the reference.
+    let want = |t: usize, row: usize| -> f64 {
+        let key = &cache.keys[row * DIM..][..DIM];
         let (q, w) = (&q[t * HEADS * DIM..][..HEADS * DIM], &w[t * HEADS..][..HEADS]);
         if ty == CacheType::Int8 {
             return reference::indexer_scores_int8(q, w, key, &[0], HEADS, SCALE.into()).unwrap()[0];
@@ -166,69 +221,67 @@ fn shape(bench: &Bench, c: &mut Criterion, shape: Shape) {
         let q = rounded.as_deref().unwrap_or(q);
         reference::indexer_scores(q, w, key, &[0], HEADS, DIM, SCALE.into()).unwrap()[0]
     };
-    let case = matches!(ty, CacheType::Bf16 | CacheType::Int8).then_some(Case {
-        op: "LIGHTNING_INDEXER",
-        ty: "F16",
-        k: HEADS * DIM,
-        n: keys,
-        m,
-    });
-    for (name, config) in &all {
-        if !wants(name) {
-            continue;
-        }
+    let case = |op: &'static str| {
+        let measured = matches!(ty, CacheType::Bf16 | CacheType::Int8);
+        measured.then_some(Case { op, ty: "F16", k: HEADS * DIM, n: keys, m })
+    };
+    for (name, what) in names.iter().filter(|(name, _)| bench.wants("dsa_indexer", name)) {
         let mut scores = Tensor::zeros(d, m, keys).unwrap();
-        let (q, w) = (&there.0, &there.1);
-        indexer_scores_with(q, w, &caches[0], &rows, SCALE, Some(*config), &mut scores, precision).unwrap();
-        let got = scores.cuda().unwrap();
-        for t in [0, m / 2, m - 1] {
-            let row = got.to_vec(t * keys..(t + 1) * keys).unwrap();
-            let visible = shape.visible(t);
-            for first in (0..distinct.min(visible)).step_by(distinct.div_ceil(61)) {
-                let wanted = want(t, first);
-                let mut same = (first..visible).step_by(distinct);
-                let close = |s: usize| (f64::from(row[s]) - wanted).abs() < 1e-3;
-                assert!(same.all(close), "{name}: scores of row {t}");
-            }
-            assert!(row[visible..].iter().all(|s| *s == f32::NEG_INFINITY), "{name}: row {t}");
-        }
-        let mut run = |i: usize| -> Result<()> {
-            indexer_scores_with(q, w, &caches[i], &rows, SCALE, Some(*config), &mut scores, precision)
+        let by = if let What::Scores(config) = what { Some(*config) } else { None };
+        let score = |i: usize, scores: &mut Tensor| {
+            indexer_scores_with(there.0, there.1, &cache.rows, &sets[i], SCALE, by, scores, precision)
         };
-        let row = Row { name: name.clone(), work: shape.work(4 * m * keys), case, sets, launch: &mut run };
-        bench.row(c, "dsa_indexer", row);
-    }
-    // In the way that is chosen, and by one and by two launches.
-    let at_once = SelectConfig::fitting(problem, K).map(Selecting::AtOnce);
-    let ways = [None, at_once, at_once.map(|_| Selecting::Apart)];
-    for (i, how) in ways.into_iter().enumerate().filter(|(i, how)| *i == 0 || how.is_some()) {
-        let name = format!("{selected}{}", ["", ", by one launch", ", by two"][i]);
-        if !wants(&name) || m > 512 {
-            continue;
-        }
+        score(0, &mut scores).unwrap();
+        let row_of = |t: usize| scores.cuda().unwrap().to_vec(t * keys..(t + 1) * keys).unwrap();
         let (mut scratch, mut out) = (IndexerScratch::new(d).unwrap(), Selection::new(d, K).unwrap());
-        let (q, w) = (&there.0, &there.1);
-        let mut run = |i: usize, out: &mut Selection| {
-            indexer_select_with(q, w, &caches[i], &rows, SCALE, &mut scratch, out, precision, how)
+        let how = match what {
+            What::Scores(_) => {
+                let tables = tables(0);
+                for t in [0, m / 2, m - 1] {
+                    let (row, visible) = (row_of(t), shape.visible(t));
+                    let table = &tables[if prompt { 0 } else { t }];
+                    // Some of the keys that differ, at all places where they stand.
+                    let step = cache.keys.len() / DIM / 61;
+                    let mut wanted = HashMap::new();
+                    for (s, score) in row[..visible].iter().enumerate() {
+                        let key = cache.row_of(table, s);
+                        if key.is_multiple_of(step) {
+                            let want = *wanted.entry(key).or_insert_with(|| want(t, key));
+                            assert!((f64::from(*score) - want).abs() < 1e-3, "{name}: row {t}, key {s}");
+                        }
+                    }
+                    assert!(row[visible..].iter().all(|s| *s == f32::NEG_INFINITY), "{name}: row {t}");
+                }
+                let work = shape.work(4 * m * keys);
+                let mut launch = |i: usize| score(i, &mut scores);
+                let case = case("LIGHTNING_INDEXER");
+                let row = Row { name: name.clone(), work, case, sets: sets.len(), launch: &mut launch };
+                bench.row(c, "dsa_indexer", row);
+                continue;
+            }
+            What::Selection(how) => *how,
         };
-        run(0, &mut out).unwrap();
+        let mut select = |i: usize, out: &mut Selection| -> Result<()> {
+            let scratch = &mut scratch;
+            indexer_select_with(there.0, there.1, &cache.rows, &sets[i], SCALE, scratch, out, precision, how)
+        };
+        select(0, &mut out).unwrap();
         // Of the device's own scores: which of two as good as equal ones is taken is theirs to say.
-        let mut scores = Tensor::zeros(d, m, keys).unwrap();
-        indexer_scores_with(q, w, &caches[0], &rows, SCALE, None, &mut scores, precision).unwrap();
         let (indices, lens) = (out.indices.to_vec().unwrap(), out.lens.to_vec().unwrap());
         for t in [0, m - 1] {
-            let row = scores.cuda().unwrap().to_vec(t * keys..(t + 1) * keys).unwrap();
-            let want = top_k(&row, keys, &[shape.visible(t) as u32], K).unwrap();
+            let want = top_k(&row_of(t), keys, &[shape.visible(t) as u32], K).unwrap();
             assert!(indices[t * K..][..lens[t] as usize] == want[0][..], "{name}: row {t} differs");
         }
-        let case = case.map(|case| Case { op: "LIGHTNING_INDEXER + TOP_K", ..case }).filter(|_| i == 0);
+        drop(scores);
         // Rows that see no more than are selected are not scored.
         let work = if keys <= K {
             Work { bytes: 4 * m * keys, operations: None, memory: None }
         } else {
             shape.work(4 * m * K)
         };
-        let mut launch = |i: usize| run(i, &mut out);
-        bench.row(c, "dsa_indexer", Row { name, work, case, sets, launch: &mut launch });
+        let case = case("LIGHTNING_INDEXER + TOP_K").filter(|_| how.is_none());
+        let mut launch = |i: usize| select(i, &mut out);
+        let row = Row { name: name.clone(), work, case, sets: sets.len(), launch: &mut launch };
+        bench.row(c, "dsa_indexer", row);
     }
 }

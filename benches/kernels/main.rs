@@ -32,6 +32,7 @@ mod moe_blocks;
 mod moe_sort;
 mod moe_sum;
 mod norm;
+mod paged;
 mod post_a;
 mod report;
 mod roofs;
@@ -112,6 +113,16 @@ impl Bench {
     /// Whether this row is to be run; asked before anything is prepared for it.
     fn wants(&self, group: &str, name: &str) -> bool {
         format!("{group}/{name}").contains(&self.filter)
+    }
+
+    /// Whether a cache of so many bytes has room beside all else; if not, a row that is wanted is said to be left out.
+    fn holds(&self, group: &str, name: &str, bytes: usize) -> bool {
+        let memory = self.gpu().properties().memory as usize;
+        let holds = bytes <= memory / 4;
+        if !holds && self.wants(group, name) {
+            println!("{group}/{name}: left out: a cache of {} MB on a GPU of {}", bytes >> 20, memory >> 20);
+        }
+        holds
     }
 
     /// Sets of buffers of `bytes` each that no cache holds.

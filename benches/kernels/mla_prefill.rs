@@ -137,7 +137,7 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
         true => [64, 8]
             .into_iter()
             .flat_map(|heads| {
-                let behind = [0, 2048, 32_768].map(|depth| Case { heads, m: 2048, depth });
+                let behind = [0, 2048, 32_768, 131_072].map(|depth| Case { heads, m: 2048, depth });
                 behind.into_iter().chain([256, 512].map(|m| Case { heads, m, depth: 32_768 }))
             })
             .collect(),

@@ -50,6 +50,8 @@ pub struct Bound {
     pub roof: &'static str,
     /// Of that roof.
     pub share: f64,
+    /// Seconds that the work needs at that roof.
+    pub floor: f64,
 }
 
 impl Bound {
@@ -68,16 +70,16 @@ impl Bound {
         let arithmetic = work.operations.map(|n| ("arithmetic", unit, n as f64 / rate));
         let floors = memory.into_iter().chain(arithmetic);
         let (bound, roof, floor) = floors.max_by(|(.., a), (.., b)| a.total_cmp(b))?;
-        Some(Bound { bound, roof, share: floor / seconds })
+        Some(Bound { bound, roof, share: floor / seconds, floor })
     }
 }
 
 /// Whether a kernel multiplies f16 or bf16 activations, or f32, which matrix units could take as f16 at best; those of the other linear
 /// layers with operations are int8.
-fn is_f16(entry: Entry) -> bool {
+pub fn is_f16(entry: Entry) -> bool {
     let narrow = linear_gemm::INSTANCES.iter().map(|i| (i.entry, i.act));
     let mut all = narrow.chain(linear_gemm_wide::INSTANCES.iter().map(|i| (i.entry, i.act)));
-    const FLOAT: [&str; 11] = [
+    const FLOAT: [&str; 13] = [
         "linear_dot",
         "linear_tile",
         "linear_float",
@@ -89,6 +91,8 @@ fn is_f16(entry: Entry) -> bool {
         "mla_expand",
         "mla_float",
         "mla_prefill",
+        "mma_f16",
+        "moe_dot",
     ];
     FLOAT.contains(&entry.family()) || all.any(|gemm| gemm == (entry, 16))
 }
@@ -143,9 +147,13 @@ struct Line<'a> {
     gb_per_s: f64,
     ops: Option<u64>,
     tops: Option<f64>,
+    /// Operations for each byte: what decides which roof binds.
+    ops_per_byte: Option<f64>,
     bound: Option<&'static str>,
     roof: Option<&'static str>,
     share: Option<f64>,
+    /// Microseconds that nothing can be faster than, by that roof.
+    floor_us: Option<f64>,
     /// What ran, with the number of launches if there were several.
     kernel: String,
     /// Microseconds that the baseline takes.
@@ -214,9 +222,11 @@ impl Report {
             gb_per_s: work.bytes as f64 / at(0.5) / 1e9,
             ops: work.operations,
             tops: work.operations.map(|n| n as f64 / at(0.5) / 1e12),
+            ops_per_byte: work.operations.map(|n| n as f64 / work.bytes as f64),
             bound: bound.map(|b| b.bound),
             roof: bound.map(|b| b.roof),
             share: bound.map(|b| b.share),
+            floor_us: bound.map(|b| b.floor * 1e6),
             kernel: named(kernels),
             baseline_us,
             ratio: baseline_us.filter(|_| state.comparable).map(|baseline| baseline / us),
@@ -258,8 +268,11 @@ fn text(line: &Line, baseline: &Baseline) -> String {
         _ => format!("{:.0} GB/s", line.gb_per_s),
     };
     let mut text = format!("{name}: {us:.2} us (p10 {p10:.2}, p90 {p90:.2}), {rate}");
-    if let (Some(share), Some(roof)) = (line.share, line.roof) {
-        text += &format!(" = {:.1} % of {roof}", 100.0 * share);
+    if let (Some(share), Some(roof), Some(floor)) = (line.share, line.roof, line.floor_us) {
+        text += &format!(" = {:.1} % of {roof}, floor {floor:.2} us", 100.0 * share);
+    }
+    if let Some(ratio) = line.ops_per_byte {
+        text += &format!(", {ratio:.1} FLOP/B");
     }
     if !line.kernel.is_empty() {
         text += &format!(", {}", line.kernel);

@@ -9,7 +9,7 @@ use glm5::quant::GgmlType;
 use serde_json::Value;
 
 use super::baselines::{Baseline, Case};
-use super::report::{Bound, Memory, Report, Work, named};
+use super::report::{Bound, Memory, Report, Work, is_f16, named};
 use super::shapes::{ALL, SHAPES, Shape};
 use super::{issued, launches, linear, linear_fused};
 
@@ -148,6 +148,20 @@ fn the_longer_floor_binds() {
     }
 }
 
+/// By the instructions that the compiler made of them: HMMA are those of f16 and bf16, IMMA of int8, beside which HMMA only turns scales.
+#[test]
+fn matrix_units_say_whose_roof_it_is() {
+    let table = include_str!("../../docs/kernels/resources.md");
+    let mut seen = BTreeSet::new();
+    for line in table.lines().filter(|line| line.contains("| sm_90a |") && line.contains("MMA ")) {
+        let name = line.split_whitespace().nth(1).unwrap();
+        let entry = *Entry::ALL.iter().find(|entry| entry.name() == name).unwrap();
+        assert_eq!(is_f16(entry), !line.contains("IMMA "), "{line}");
+        seen.insert(entry.family());
+    }
+    assert!(seen.len() >= 15, "{seen:?}");
+}
+
 /// What a run on `gpu` writes.
 fn lines(gpu: &str) -> Vec<Value> {
     let path = std::env::temp_dir().join(format!("glm5-report-{}-{}", std::process::id(), gpu.len()));
@@ -180,12 +194,16 @@ fn a_row_has_all_its_figures() {
     for (key, expected) in [("tops", 400.0), ("share", 0.5), ("baseline_us", 41.65), ("ratio", 0.833)] {
         close(key, expected);
     }
+    close("floor_us", 25.0);
+    close("ops_per_byte", 200.0);
     assert_eq!((&row["bound"], &row["roof"]), (&"memory".into(), &"read".into()));
     assert_eq!(
         (&row["kernel"], &row["case"]["type"]),
         (&kernel("linear_decode").0.name().into(), &"Q4_K".into())
     );
-    for key in ["case", "ops", "tops", "bound", "roof", "share", "baseline_us", "ratio"] {
+    for key in
+        ["case", "ops", "tops", "ops_per_byte", "bound", "roof", "share", "floor_us", "baseline_us", "ratio"]
+    {
         assert!(plain[key].is_null(), "{key}: {plain}");
     }
 }
