@@ -63,6 +63,11 @@ impl<T: Pod> Buffer<T> {
         &self.memory.gpu
     }
 
+    /// Whether a graph holds the memory, too.
+    pub(crate) fn is_held(&self) -> bool {
+        Arc::strong_count(&self.memory) > 1
+    }
+
     /// Number of values.
     pub fn len(&self) -> usize {
         self.len

@@ -9,8 +9,14 @@ use crate::quant::cache_rows::FP8_BLOCK;
 use crate::sys::cache_write_params;
 use crate::tensor::{CacheType, RaggedRows, Tensor};
 
-/// `src` to the slots of `rows` in `cache`, which has them.
-pub(crate) fn write(cache: &mut Buffer<u8>, ty: CacheType, rows: &RaggedRows, src: &Tensor) -> Result<()> {
+/// `src` to the slots of `rows` in `cache`, which has these among its `slots`.
+pub(crate) fn write(
+    cache: &mut Buffer<u8>,
+    ty: CacheType,
+    slots: usize,
+    rows: &RaggedRows,
+    src: &Tensor,
+) -> Result<()> {
     let [m, width] = src.shape();
     let src = src.cuda()?;
     let gpu = cache.gpu().with(src)?.clone();
@@ -20,7 +26,7 @@ pub(crate) fn write(cache: &mut Buffer<u8>, ty: CacheType, rows: &RaggedRows, sr
     let _turn = gpu.turn();
     let params = cache_write_params {
         x: src.as_ptr(),
-        slots: rows.on_gpu(&gpu)?.slots,
+        slots: rows.on_gpu(&gpu, slots)?.slots,
         cache: cache.as_mut_ptr().cast(),
         m: count("rows", m)?,
         width: count("columns", width)?,

@@ -59,7 +59,7 @@ impl<'a> Scorer<'a> {
         holds("indexer", q, rows.len() * heads * dim)?;
         holds("indexer", w, rows.len() * heads)?;
         holds("indexer", bytes, keys.slots() * keys.ty().row_bytes(dim)?)?;
-        let batch = rows.on_gpu(&gpu)?;
+        let batch = rows.on_gpu(&gpu, keys.slots())?;
         Ok(Scorer { gpu, q, w, keys: bytes, batch, scale, problem })
     }
 

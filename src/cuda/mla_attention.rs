@@ -50,6 +50,7 @@ struct Inputs<'a> {
     gpu: Gpu,
     q: &'a Buffer<f32>,
     cache: &'a Buffer<u8>,
+    slots: usize,
     rows: &'a RaggedRows,
     selected: Option<(&'a Buffer<u32>, &'a Buffer<u32>, u32)>,
     n_heads: u32,
@@ -77,7 +78,7 @@ pub(crate) fn mla_attention(
 ) -> Result<()> {
     let (m, MlaConfig { n_heads, kv_lora_rank, .. }) = (rows.len(), *config);
     let (width, ty) = (cache.width(), cache.ty());
-    let (q, cache) = (q.cuda()?, cache.cuda()?);
+    let (slots, q, cache) = (cache.slots(), q.cuda()?, cache.cuda()?);
     let gpu = q.gpu().with(cache)?.clone();
     let keys = selected.map_or(usize::MAX, Selection::k).min(rows.most_keys(&gpu));
     let problem = MlaProblem { m, n_heads, kv_lora_rank, width, ty, keys };
@@ -106,7 +107,7 @@ pub(crate) fn mla_attention(
         return Ok(());
     }
     let launch = MlaLaunch::pick(problem, options.kernel, gpu.properties())?;
-    let inputs = Inputs { gpu, q, cache, rows, selected, n_heads };
+    let inputs = Inputs { gpu, q, cache, slots, rows, selected, n_heads };
     let _turn = inputs.gpu.turn();
     match launch {
         MlaLaunch::Float { entry, grid } => float((entry, grid), &inputs, config, width, out, lse),
@@ -136,7 +137,7 @@ fn float(
     let params = mla_float_params {
         q: inputs.q.as_ptr(),
         cache: inputs.cache.as_ptr().cast(),
-        rows: inputs.rows.on_gpu(&inputs.gpu)?,
+        rows: inputs.rows.on_gpu(&inputs.gpu, inputs.slots)?,
         selected: inputs.selection(),
         out: out.as_mut_ptr(),
         lse: lse.map_or(ptr::null_mut(), Buffer::as_mut_ptr),
@@ -165,7 +166,7 @@ fn tiles(
     let params = mla_decode_params {
         q: inputs.q.as_ptr(),
         cache: inputs.cache.as_ptr().cast(),
-        rows: inputs.rows.on_gpu(gpu)?,
+        rows: inputs.rows.on_gpu(gpu, inputs.slots)?,
         selected: inputs.selection(),
         out,
         lse,

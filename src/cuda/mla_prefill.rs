@@ -81,7 +81,7 @@ pub(crate) fn mla_prefill(
     let (width, nope, v) = (cache.width(), k_b.cols(), v_b.rows());
     let kernels = PrefillKernels::pick(PrefillProblem { kv_lora_rank, width, nope, v, ty: cache.ty() })?;
     let (k_b, v_b) = (k_b.cuda()?, v_b.cuda()?);
-    let (q, cache) = (q.cuda()?, cache.cuda()?);
+    let (slots, q, cache) = (cache.slots(), q.cuda()?, cache.cuda()?);
     gpu.with(q)?.with(cache)?.with(&k_b.blocks)?.with(&v_b.blocks)?;
     holds(OP, q, m * n_heads * HEAD)?;
     let out = out.cuda_mut()?;
@@ -115,6 +115,7 @@ pub(crate) fn mla_prefill(
         kernels,
         q,
         cache,
+        slots,
         rows,
         out: out.as_mut_ptr(),
         lse: lse.map_or(ptr::null_mut(), Buffer::as_mut_ptr),
@@ -152,6 +153,7 @@ struct Call<'a> {
     kernels: PrefillKernels,
     q: &'a Buffer<f32>,
     cache: &'a Buffer<u8>,
+    slots: usize,
     rows: &'a RaggedRows,
     out: *mut f32,
     lse: *mut f32,
@@ -178,7 +180,7 @@ impl Call<'_> {
         let params = mla_gather_params {
             cache: self.cache.as_ptr().cast(),
             out: scratch.latents.as_mut_ptr().cast(),
-            rows: self.rows.on_gpu(gpu)?,
+            rows: self.rows.on_gpu(gpu, self.slots)?,
             sequences,
             begin: begin as u32,
         };

@@ -33,7 +33,8 @@ pub(crate) fn post_a(
     holds("post_a", kv, m * (rank + rope))?;
     holds("post_a", angles, m * rope)?;
     let _turn = gpu.turn();
-    let slots = rows.on_gpu(&gpu)?.slots;
+    let most = keys.as_ref().map_or(latent.slots(), |keys| keys.cache.slots().min(latent.slots()));
+    let slots = rows.on_gpu(&gpu, most)?.slots;
     let latent_type = latent.ty().code();
     let mut params = post_a_params {
         q: q.as_ptr(),

@@ -28,7 +28,7 @@ pub(crate) fn rope_angles(base: f32, rows: &RaggedRows, angles: &mut Tensor) -> 
         *quarter = f64::from(base).powf(-2.0 * i as f64 / dim as f64) * FRAC_2_PI;
     }
     let params = rope_angles_params {
-        positions: rows.on_gpu(&gpu)?.positions,
+        positions: rows.on_gpu(&gpu, usize::MAX)?.positions,
         angles: on_gpu.as_mut_ptr(),
         quarters,
         m: count("rows", m)?,

@@ -315,7 +315,7 @@ impl PagedRows {
         }
         self.expect_slots(rows)?;
         if let Rows::Cuda(ty, bytes) = &mut self.rows {
-            return cuda::cache::write(bytes, *ty, rows, src);
+            return cuda::cache::write(bytes, *ty, self.slots, rows, src);
         }
         self.write_values(rows, src.cpu()?)
     }

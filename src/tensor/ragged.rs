@@ -1,6 +1,7 @@
 //! Rows of a ragged batch over paged caches, and their copy on a GPU.
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use super::{Device, PAGE_ROWS};
 use crate::cuda::{Buffer, Gpu};
@@ -26,6 +27,16 @@ pub struct RaggedRows {
     copy: Option<Buffer<u32>>,
     /// Whether the copy is of these rows.
     uploaded: bool,
+    /// What graphs that hold the copy were recorded for.
+    recorded: Mutex<Option<Recorded>>,
+}
+
+/// Rows that recorded launches take: so many, none with more keys, all in slots below the smallest of their caches.
+#[derive(Debug, Clone, Copy)]
+struct Recorded {
+    rows: usize,
+    reach: usize,
+    slots: usize,
 }
 
 impl RaggedRows {
@@ -138,15 +149,16 @@ impl RaggedRows {
         self.tables[self.table_starts[t] as usize + s / PAGE_ROWS] * PAGE_ROWS as u32 + (s % PAGE_ROWS) as u32
     }
 
-    /// Copies the rows to a GPU, once they are all there; for the CPU there is nothing to do. Memory once grown is kept, so that addresses
-    /// stay as long as there are as many rows and no more pages than before: graphs may hold them. What is recorded serves rows at any
-    /// positions that the pages of their tables held then (tables may have pages ahead); slots are checked when it is recorded, and pages
-    /// of later uploads must be pages of the same caches.
+    /// Copies the rows to a GPU, once they are all there; for the CPU there is nothing to do. Graphs that were recorded with these rows
+    /// follow: memory once grown is kept. They serve as many rows as there were, at any positions that the pages of their tables held then
+    /// (tables may have pages ahead), in any pages of the same caches.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] or [`Error::Driver`].
+    /// [`Error::Unsupported`] for rows that a graph that is still there does not serve: nothing is copied then. [`Error::OutOfMemory`] or
+    /// [`Error::Driver`].
     pub fn upload(&mut self, device: &Device) -> Result<()> {
         let Device::Cuda(gpu) = device else { return Ok(()) };
+        self.expect_recorded()?;
         let parts = [&self.positions, &self.slots, &self.table_starts, &self.tables];
         let all: Vec<u32> = parts.into_iter().flatten().copied().collect();
         let copy = self.copy.take().filter(|copy| copy.gpu().same(gpu) && copy.len() >= all.len());
@@ -159,14 +171,44 @@ impl RaggedRows {
         Ok(())
     }
 
-    /// The copy on `gpu`, for kernels, which may read it before they wait for those in front: no kernel writes it.
+    /// Fails if a graph holds the copy and does not serve these rows: it would read others, or beyond a cache.
+    fn expect_recorded(&mut self) -> Result<()> {
+        let recorded = self.recorded.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Some(copy) = self.copy.as_ref().filter(|copy| copy.is_held()) else {
+            *recorded = None;
+            return Ok(());
+        };
+        let Some(Recorded { rows, reach, slots }) = *recorded else { return Ok(()) };
+        let there = 3 * self.positions.len() + self.tables.len();
+        if self.len() == rows && self.reach() <= reach && self.max_slot() < slots && there <= copy.len() {
+            return Ok(());
+        }
+        let why = format!(
+            "a graph was recorded for {rows} rows of at most {reach} keys in slots below {slots}, and {} values of memory",
+            copy.len()
+        );
+        let rows = format!("{} rows of {} keys in slots up to {}", self.len(), self.reach(), self.max_slot());
+        Err(Error::unsupported(rows, why))
+    }
+
+    /// The copy on `gpu`, for kernels that reach caches of `slots` slots by it, which hold these rows. Kernels may read it before they wait for
+    /// those in front: no kernel writes it.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if these rows were not uploaded there.
-    pub(crate) fn on_gpu(&self, gpu: &Gpu) -> Result<ragged_rows> {
+    pub(crate) fn on_gpu(&self, gpu: &Gpu, slots: usize) -> Result<ragged_rows> {
         let Some(copy) = self.copy.as_ref().filter(|copy| self.uploaded && copy.gpu().same(gpu)) else {
             return Err(Error::unsupported("rows of a batch", "they were not uploaded to that GPU"));
         };
+        if gpu.capturing() {
+            let recorded = &mut *self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = recorded.unwrap_or(Recorded { rows: self.len(), reach: self.reach(), slots });
+            *recorded = Some(Recorded {
+                rows: before.rows,
+                reach: before.reach.min(self.reach()),
+                slots: before.slots.min(slots),
+            });
+        }
         let (m, at) = (self.len(), copy.as_prologue_ptr());
         let [positions, slots, table_starts, tables] = [0, 1, 2, 3].map(|part| at.wrapping_add(part * m));
         Ok(ragged_rows { positions, slots, table_starts, tables, m: m as u32 })

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use glm5::Error;
 use glm5::cuda::Gpu;
-use glm5::tensor::Device;
+use glm5::tensor::{CacheType, Device, PAGE_ROWS, PagedRows, RaggedRows, Tensor};
 
 macro_rules! memory_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { memory, $devices, $cases; ;
         large_uploads_arrive_and_report_progress, sources_may_change_at_once, parts_are_addressed, too_little_memory_is_told_and_harmless,
-        captures_refuse_what_cannot_be_recorded, time_passes }
+        captures_refuse_what_cannot_be_recorded, recorded_rows_move_within_their_caches, time_passes }
     };
 }
 pub(crate) use memory_properties;
@@ -110,6 +110,57 @@ pub fn captures_refuse_what_cannot_be_recorded(devices: &[Device]) {
         });
         assert_eq!(graph.unwrap().buffers(), 0);
         assert_eq!(buffer.to_vec(0..4).unwrap(), [0; 4]);
+    }
+}
+
+/// While a graph is there its rows are given others of as many keys in pages of its caches, and nothing that would have it read or write
+/// elsewhere.
+pub fn recorded_rows_move_within_their_caches(devices: &[Device]) {
+    for d in devices {
+        let (mut small, mut large) = (
+            PagedRows::new(d, 3, 4, CacheType::F32).unwrap(),
+            PagedRows::new(d, 5, 4, CacheType::F32).unwrap(),
+        );
+        let x = Tensor::from_vec(d, 2, 4, vec![1.0; 8]).unwrap();
+        let mut rows = RaggedRows::default();
+        rows.reserve(10 * PAGE_ROWS);
+        let upload = |rows: &mut RaggedRows, start, n, pages: &[u32]| {
+            rows.clear();
+            rows.push(start, n, pages).unwrap();
+            rows.upload(d)
+        };
+        upload(&mut rows, 0, 2, &[0, 1]).unwrap();
+        let mut graph = d
+            .gpu()
+            .unwrap()
+            .capture(|| {
+                large.write(&rows, &x)?;
+                small.write(&rows, &x)
+            })
+            .unwrap();
+        upload(&mut rows, PAGE_ROWS - 1, 2, &[1, 2]).unwrap();
+        graph.launch().unwrap();
+        let written = |cache: &PagedRows| -> Vec<usize> {
+            (0..cache.slots()).filter(|slot| cache.row(*slot as u32).unwrap() == [1.0; 4]).collect()
+        };
+        let want = [2 * PAGE_ROWS - 1, 2 * PAGE_ROWS];
+        assert_eq!([written(&small), written(&large)], [want, want]);
+        for (what, start, n, pages) in [
+            ("a page that one of the caches lacks", 0, 2, &[3, 0][..]),
+            ("a longer table", 0, 2, &[0, 1, 2]),
+            ("more rows", 0, 3, &[0, 1]),
+            ("fewer rows", 0, 1, &[0, 1]),
+        ] {
+            let refused = upload(&mut rows, start, n, pages);
+            assert!(matches!(refused, Err(Error::Unsupported { .. })), "{what}: {refused:?}");
+            let not_there = large.write(&rows, &Tensor::zeros(d, n, 4).unwrap());
+            assert!(matches!(not_there, Err(Error::Unsupported { .. })), "{what}: {not_there:?}");
+        }
+        graph.launch().unwrap();
+        assert_eq!([written(&small), written(&large)], [want, want]);
+        drop(graph);
+        upload(&mut rows, 0, 3, &[4, 3, 0]).unwrap();
+        large.write(&rows, &Tensor::from_vec(d, 3, 4, vec![1.0; 12]).unwrap()).unwrap();
     }
 }
 
