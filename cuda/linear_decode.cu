@@ -175,7 +175,8 @@ __device__ __forceinline__ void linear_decode(const linear_decode_params &p) {
         const int t = static_cast<int>(r) / (2 * kColumns), of_lane = static_cast<int>(r) % (2 * kColumns) * 2 / kColumns;
         const uint32_t row = rows.row_tile * TILE_ROWS + tile_row(lane, of_lane), token = t * TILE_TOKENS + tile_token(lane, of_lane);
         const linear_out<kGlu == 0> out(group, group.y, row, p.m);
-        const float2 angle = out.angle(token);
+        float2 angle;
+        if (kGlu == 0 && out.turns) angle = out.angle(token);
         mbarrier_wait(shared.full[slot], round);
         const auto sum = [&](int part) {
             float y = shared.partial[slot][part][0][r][lane];
@@ -186,6 +187,7 @@ __device__ __forceinline__ void linear_decode(const linear_decode_params &p) {
         float y = sum(0);
         if constexpr (kGlu) y = __fmul_rn(silu(y), sum(1));
         mbarrier_arrive(shared.empty[slot]);
-        out.store(token, y, angle);
+        if (kGlu == 0 && out.turns) y = out.turned(y, angle);
+        out.store(token, y);
     }
 }

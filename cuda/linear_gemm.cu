@@ -249,20 +249,22 @@ __device__ __forceinline__ void linear_gemm(const linear_gemm_params &p) {
             for (int half = 0; half < 2; ++half) {
                 const uint32_t row = (place.row_tile + (row_warp + r) / kParts) * TILE_ROWS + tile_row(lane, 2 * half);
                 const linear_out<kGlu == 0> out(group, y, row, p.m);
-                const auto token_of = [&](int t, int i) { return (token_tile + t) * TILE_TOKENS + tile_token(lane, i); };
-                float2 angles[kTokens][2];
+                float values[2 * kTokens];
 #pragma unroll
-                for (int t = 0; t < kTokens; ++t)
+                for (int i = 0; i < 2 * kTokens; ++i) {
+                    values[i] = step.sums[r][i / 2][2 * half + i % 2];
+                    if constexpr (kGlu) values[i] = __fmul_rn(silu(values[i]), step.sums[r + 1][i / 2][2 * half + i % 2]);
+                }
+                const auto token_of = [&](int i) { return (token_tile + i / 2) * TILE_TOKENS + tile_token(lane, i % 2); };
+                if (kGlu == 0 && out.turns) {
+                    float2 angles[2 * kTokens];
 #pragma unroll
-                    for (int i = 0; i < 2; ++i) angles[t][i] = out.angle(token_of(t, i));
+                    for (int i = 0; i < 2 * kTokens; ++i) angles[i] = out.angle(token_of(i));
 #pragma unroll
-                for (int t = 0; t < kTokens; ++t)
+                    for (int i = 0; i < 2 * kTokens; ++i) values[i] = out.turned(values[i], angles[i]);
+                }
 #pragma unroll
-                    for (int i = 0; i < 2; ++i) {
-                        float value = step.sums[r][t][2 * half + i];
-                        if constexpr (kGlu) value = __fmul_rn(silu(value), step.sums[r + 1][t][2 * half + i]);
-                        out.store(token_of(t, i), value, angles[t][i]);
-                    }
+                for (int i = 0; i < 2 * kTokens; ++i) out.store(token_of(i), values[i]);
             }
     }
 }
