@@ -186,10 +186,12 @@ pub fn lists_that_do_not_do(devices: &[Device]) {
     }
 }
 
-/// Rows of their own by one launch, which is seen by the memory that it needs; rows that share keys by two.
+/// Rows of their own and many keys by one launch; few keys, and rows that share keys, by two.
 pub fn few_rows_are_selected_at_once(devices: &[Device]) {
     for d in devices.iter().filter(|d| d.gpu().is_ok()) {
-        for (lens, new, at_once) in [(vec![80, 70], 1, true), (vec![80, 70], 2, false)] {
+        for (lens, new, visible, at_once) in
+            [(vec![80, 70], 1, 8200, true), (vec![80, 70], 1, 80, false), (vec![80, 70], 2, 8200, false)]
+        {
             let sequences: Vec<_> = lens.iter().map(|len| Sequence { len: *len, new }).collect();
             let batch = Batch::random(&sequences, DIM, CacheType::Bf16, &mut Rng(1));
             let (keys, rows) = batch.on(d).unwrap();
@@ -199,7 +201,7 @@ pub fn few_rows_are_selected_at_once(devices: &[Device]) {
             let problem = IndexerProblem {
                 m: rows.len(),
                 sequences: lens.len(),
-                visible: rows.max_visible(),
+                visible,
                 heads: 1,
                 dim: DIM,
                 ty: CacheType::Bf16,

@@ -24,7 +24,10 @@ const RESERVED: usize = 1 << 10;
 /// Keys of each block of threads that scores and selects, where there are blocks enough.
 const SELECT_PIECE: usize = 512;
 
-/// Up to so many keys two launches take longer for any number of rows; beyond, for rows enough.
+/// Up to so many keys one block of threads selects from a row, by less than those of a launch need to meet: two launches are faster.
+const SELECT_LEAST: usize = 8192;
+
+/// Beyond, and up to so many keys, two launches take longer for any number of rows; then for rows enough.
 const SELECT_SHORT: usize = 65_536;
 const SELECT_ROWS: usize = 4;
 
@@ -190,7 +193,8 @@ impl SelectConfig {
 
     /// The same where it is faster than two launches.
     pub fn pick(problem: IndexerProblem, k: usize) -> Option<Self> {
-        let faster = problem.visible <= SELECT_SHORT || problem.m >= SELECT_ROWS;
+        let IndexerProblem { visible, m, .. } = problem;
+        let faster = visible > SELECT_LEAST && (visible <= SELECT_SHORT || m >= SELECT_ROWS);
         Self::fitting(problem, k).filter(|_| faster)
     }
 
@@ -272,15 +276,16 @@ mod tests {
         let (exact, fast) = ("dsa_select_bf16_t2_h16384_k32_b1_w16", "dsa_select_f16_t1_h16384_k32_b1_w16");
         for (problem, chosen) in [
             (h200(1, 1, 32_768, Bf16, Exact), Some((exact, 64))),
-            (h200(1, 1, 4096, F16, Fast), Some((fast, 8))),
+            (h200(1, 1, 8193, F16, Fast), Some((fast, 17))),
+            (h200(1, 1, 8192, F16, Fast), None), // two launches are faster
             (h200(3, 3, 65_536, Int8, Exact), Some(("dsa_select_int8_h16384_k32_b1_w16", 44))),
             (h200(16, 16, 131_072, Bf16, Exact), Some((exact, 8))),
             (h200(1, 1, 131_072, Bf16, Exact), None), // two launches are faster
             (h200(16, 16, 131_073, Bf16, Exact), None), // more scores than blocks hold
-            (h200(133, 133, 4096, Bf16, Exact), None),
-            (h200(2, 1, 4096, Bf16, Exact), None), // rows share keys
+            (h200(133, 133, 9000, Bf16, Exact), None),
+            (h200(2, 1, 9000, Bf16, Exact), None), // rows share keys
             (h200(1, 1, 2048, Bf16, Exact), None), // all are selected
-            (h200(1, 1, 4096, F32, Exact), None),
+            (h200(1, 1, 9000, F32, Exact), None),
             (h200(0, 0, 0, Bf16, Exact), None),
         ] {
             let config = SelectConfig::pick(problem, 2048);

@@ -23,8 +23,9 @@ pub struct IndexerScratch {
     pub(crate) block: usize,
 }
 
-/// Scores that a GPU holds at a time (64 MiB): as many as L2 holds.
-const BLOCK_SCORES: usize = 16 << 20;
+/// Scores that a GPU holds at a time (256 MiB): 512 rows of 128k, which fill it when they are selected from. Blocks that L2 holds are so few
+/// rows that both kernels leave a part of the GPU idle.
+const BLOCK_SCORES: usize = 64 << 20;
 
 impl IndexerScratch {
     /// Nothing yet.
@@ -104,7 +105,7 @@ pub fn indexer_scores_with(
     }
 }
 
-/// [`indexer_scores`] and [`top_k`](super::dsa_topk::top_k) in blocks of rows, so that scores take at most 16 MiB, on GPUs 64
+/// [`indexer_scores`] and [`top_k`](super::dsa_topk::top_k) in blocks of rows, so that scores take at most 16 MiB, on GPUs 256
 /// (or one row). Rows that see at most `k` keys select all of them without being scored. `out` is resized to the rows.
 ///
 /// A GPU scores and selects few rows of sequences of their own in one launch, without scores in memory: the same positions.
