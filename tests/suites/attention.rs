@@ -33,7 +33,8 @@ macro_rules! attention_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { attention, $devices, $cases;
         is_attention_as_trained(case), later_tokens_do_not_matter(case);
-        steps_across_top_k_are_one_prompt, forks_share_their_pages, huge_queries_stay_finite }
+        steps_across_top_k_are_one_prompt, forks_share_their_pages, huge_queries_stay_finite, truncated_sequences_leave_nothing,
+        pages_go_on_to_new_sequences_as_they_are }
     };
 }
 pub(crate) use attention_properties;
@@ -183,6 +184,68 @@ pub fn huge_queries_stay_finite(devices: &[Device]) {
             assert!(all.clone().all(|v| f64::from(v.abs()) <= largest * 1.01), "{ty:?}");
             // A key that has all the weight is seen as such.
             assert!(all.map(|v| f64::from(v.abs())).fold(0.0, f64::max) > largest * 0.5, "{ty:?}");
+        }
+    }
+}
+
+/// The same keys and the same bits.
+fn same(got: &[Row], want: &[Row]) {
+    assert_eq!(got.len(), want.len());
+    for (got, want) in got.iter().zip(want) {
+        let place = format!("sequence {}, position {}", want.sequence, want.position);
+        assert_eq!(got.attended, want.attended, "{place}");
+        equal(&place, &got.out, &want.out).unwrap();
+    }
+}
+
+/// A sequence that is cut back and goes on with other tokens, rows of the old ones still behind it, in the last page, in a page before, and below
+/// `TOP_K` keys: the same bits as from caches in which there never was anything else.
+pub fn truncated_sequences_leave_nothing(devices: &[Device]) {
+    let rng = &mut Rng(11);
+    let n = PAGE_ROWS + 9;
+    let cuts = [PAGE_ROWS + 2, PAGE_ROWS - 3, TOP_K - 6];
+    let mut layers = vec![Layer::random(&[n], rng)];
+    for cut in cuts {
+        let mut next = layers[layers.len() - 1].clone();
+        next.tokens[0].truncate(cut);
+        next.tokens[0].extend(tokens(n - cut, rng));
+        layers.push(next);
+    }
+    for (d, ty) in devices.iter().flat_map(|d| CACHES.map(|ty| (d, ty))) {
+        for precision in [Precision::Exact, Precision::Fast] {
+            let new = |layer| OnDevice::new(layer, d, ty, precision).unwrap();
+            let mut stale = new(&layers[0]);
+            stale.fill(&[(0, 0, n - 2)], true).unwrap();
+            stale.step(&[(0, n - 2, n)]).unwrap();
+            for (layer, cut) in layers[1..].iter().zip(cuts) {
+                stale.layer = layer;
+                let mut fresh = new(layer);
+                fresh.fill(&[(0, 0, cut)], true).unwrap();
+                for part in [(0, cut, cut + 1), (0, cut + 1, (cut + 8).min(n))] {
+                    same(&stale.step(&[part]).unwrap(), &fresh.step(&[part]).unwrap());
+                }
+            }
+        }
+    }
+}
+
+/// Pages of a sequence that is no more, its rows still in them, in another order in that of a new one: the same bits as from caches in which it never was.
+pub fn pages_go_on_to_new_sequences_as_they_are(devices: &[Device]) {
+    let (n, first) = (PAGE_ROWS + 20, PAGE_ROWS - 2);
+    let layer = Layer::random(&[n, n], &mut Rng(12));
+    for (d, ty) in devices.iter().flat_map(|d| CACHES.map(|ty| (d, ty))) {
+        let new = || {
+            let mut new = OnDevice::new(&layer, d, ty, Precision::Exact).unwrap();
+            new.pages[1] = new.pages[0].iter().rev().copied().collect();
+            new
+        };
+        let [mut used, mut fresh] = [new(), new()];
+        used.fill(&[(0, 0, n)], true).unwrap();
+        for layer in [&mut used, &mut fresh] {
+            layer.fill(&[(1, 0, first)], true).unwrap();
+        }
+        for part in [(1, first, first + 1), (1, first + 1, first + 6)] {
+            same(&used.step(&[part]).unwrap(), &fresh.step(&[part]).unwrap());
         }
     }
 }
