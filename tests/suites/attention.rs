@@ -34,7 +34,7 @@ macro_rules! attention_properties {
         $crate::suites::properties! { attention, $devices, $cases;
         is_attention_as_trained(case), later_tokens_do_not_matter(case);
         steps_across_top_k_are_one_prompt, forks_share_their_pages, huge_queries_stay_finite, truncated_sequences_leave_nothing,
-        pages_go_on_to_new_sequences_as_they_are }
+        pages_go_on_to_new_sequences_as_they_are, layers_share_a_selection, drafts_attend_what_an_earlier_row_selected }
     };
 }
 pub(crate) use attention_properties;
@@ -246,6 +246,77 @@ pub fn pages_go_on_to_new_sequences_as_they_are(devices: &[Device]) {
         }
         for part in [(1, first, first + 1), (1, first + 1, first + 6)] {
             same(&used.step(&[part]).unwrap(), &fresh.step(&[part]).unwrap());
+        }
+    }
+}
+
+/// A layer without an indexer attends, over its own cache, what another one selected for the same rows, of sequences of their own.
+pub fn layers_share_a_selection(devices: &[Device]) {
+    let rng = &mut Rng(13);
+    let lens = [TOP_K + 30, PAGE_ROWS + 7];
+    let layers = [(); 2].map(|()| Layer::random(&lens, rng));
+    let trained = layers.each_ref().map(Trained::new);
+    // Rows that see fewer keys than are selected, and more; then one row.
+    let steps =
+        [vec![(0, 20, 32), (1, PAGE_ROWS - 3, PAGE_ROWS + 3)], vec![(1, PAGE_ROWS + 3, PAGE_ROWS + 4)]];
+    for (d, ty) in devices.iter().flat_map(|d| CACHES.map(|ty| (d, ty))) {
+        for precision in [Precision::Exact, Precision::Fast] {
+            let (slack, bound) = bounds(precision, ty);
+            let [mut full, mut shared] =
+                layers.each_ref().map(|layer| OnDevice::new(layer, d, ty, precision).unwrap());
+            full.fill(&[(0, 0, 20), (1, 0, PAGE_ROWS - 3)], true).unwrap();
+            shared.fill(&[(0, 0, 20), (1, 0, PAGE_ROWS - 3)], false).unwrap();
+            for parts in &steps {
+                let rows = full.step(parts).unwrap();
+                trained[0].check(&layers[0], &rows, slack, bound).unwrap();
+                let others = shared.attend(parts, Keys::These(&full.selection)).unwrap();
+                trained[1].follows(&others, bound).unwrap();
+                // It is the same keys that gave this.
+                let keys = |rows: &[Row]| rows.iter().map(|row| row.attended.clone()).collect::<Vec<_>>();
+                assert_eq!(keys(&others), keys(&rows));
+            }
+        }
+    }
+}
+
+/// Draft tokens behind a row attend what that row selected, with and without themselves; and rows before it, of that, what they see.
+pub fn drafts_attend_what_an_earlier_row_selected(devices: &[Device]) {
+    let p = PAGE_ROWS - 2;
+    let layer = Layer::random(&[p + 6], &mut Rng(14));
+    let trained = Trained::new(&layer);
+    for (d, ty) in devices.iter().flat_map(|d| CACHES.map(|ty| (d, ty))) {
+        for precision in [Precision::Exact, Precision::Fast] {
+            let mut draft = OnDevice::new(&layer, d, ty, precision).unwrap();
+            draft.fill(&[(0, 0, p)], true).unwrap();
+            let rows = draft.step(&[(0, p, p + 1)]).unwrap();
+            let (slack, bound) = bounds(precision, ty);
+            trained.check(&layer, &rows, slack, bound).unwrap();
+            let best = &rows[0].attended;
+            // One after the other, as drafts are made: the selection as it lies on the device.
+            let of_row = std::mem::replace(&mut draft.selection, Selection::new(d, TOP_K).unwrap());
+            for next in [p + 1, p + 2] {
+                let rows = draft.attend(&[(0, next, next + 1)], Keys::These(&of_row)).unwrap();
+                assert_eq!(&rows[0].attended, best);
+                trained.follows(&rows, bound).unwrap();
+            }
+            // Together, with themselves, with each other, and with positions that nobody sees.
+            let and = |more: &[usize]| [best.clone(), more.iter().map(|p| *p as u32).collect()].concat();
+            let given =
+                [and(&[]), and(&[p + 2]), and(&[p + 1, p + 2, p + 3]), and(&[p + 3, p + 4, p + 5, 1 << 20])];
+            let given = selection(d, &given).unwrap();
+            let rows = draft.attend(&[(0, p + 1, p + 5)], Keys::These(&given)).unwrap();
+            let more: Vec<usize> = rows.iter().map(|row| row.attended.len() - best.len()).collect();
+            assert_eq!(more, [0, 1, 3, 2]);
+            trained.follows(&rows, bound).unwrap();
+            // Rows before it, of which one sees only some of what was selected, and one nothing.
+            let late = best[1..].to_vec();
+            let (none, some) = (late[0] as usize, late[TOP_K / 2] as usize);
+            let parts = [(0, none - 1, none), (0, some, some + 1), (0, p, p + 1)];
+            let given = selection(d, &[late.clone(), late.clone(), late]).unwrap();
+            let rows = draft.attend(&parts, Keys::These(&given)).unwrap();
+            let seen: Vec<usize> = rows.iter().map(|row| row.attended.len()).collect();
+            assert_eq!(seen, [0, TOP_K / 2 + 1, TOP_K - 1]);
+            trained.follows(&rows, bound).unwrap();
         }
     }
 }
