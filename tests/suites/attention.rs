@@ -34,7 +34,8 @@ macro_rules! attention_properties {
         $crate::suites::properties! { attention, $devices, $cases;
         is_attention_as_trained(case), later_tokens_do_not_matter(case);
         steps_across_top_k_are_one_prompt, forks_share_their_pages, huge_queries_stay_finite, truncated_sequences_leave_nothing,
-        pages_go_on_to_new_sequences_as_they_are, layers_share_a_selection, drafts_attend_what_an_earlier_row_selected }
+        pages_go_on_to_new_sequences_as_they_are, layers_share_a_selection, drafts_attend_what_an_earlier_row_selected,
+        takes_many_heads_and_a_few_new_tokens }
     };
 }
 pub(crate) use attention_properties;
@@ -317,6 +318,42 @@ pub fn drafts_attend_what_an_earlier_row_selected(devices: &[Device]) {
             let seen: Vec<usize> = rows.iter().map(|row| row.attended.len()).collect();
             assert_eq!(seen, [0, TOP_K / 2 + 1, TOP_K - 1]);
             trained.follows(&rows, bound).unwrap();
+        }
+    }
+}
+
+/// Behind more keys than are selected. On GPUs it is another kernel that attends over more than 16 heads.
+pub fn takes_many_heads_and_a_few_new_tokens(devices: &[Device]) {
+    let first = TOP_K + 3;
+    let cases = [
+        (8, CacheType::Bf16, Precision::Exact, 6),
+        (8, CacheType::Fp8, Precision::Fast, 7),
+        (20, CacheType::Bf16, Precision::Fast, 7),
+        (20, CacheType::Bf16, Precision::Exact, 4),
+        (20, CacheType::Fp8, Precision::Exact, 6),
+        (64, CacheType::Bf16, Precision::Fast, 4),
+        (64, CacheType::Fp8, Precision::Fast, 8),
+    ];
+    for heads in [8, 20, 64] {
+        let layer = Layer::with_heads(heads, &[first + 8], &mut Rng(heads as u64));
+        let trained = Trained::new(&layer);
+        let family = if heads > 16 { "mla_decode" } else { "mla_few" };
+        for (d, (_, ty, precision, n)) in
+            devices.iter().flat_map(|d| cases.into_iter().filter(|c| c.0 == heads).map(move |c| (d, c)))
+        {
+            let mut all = OnDevice::new(&layer, d, ty, precision).unwrap();
+            all.fill(&[(0, 0, first)], true).unwrap();
+            let launches = || {
+                let counts = d.gpu().map(|gpu| gpu.launches()).unwrap_or_default();
+                let of = |(entry, n): &(Entry, u64)| (entry.family() == family).then_some(*n);
+                counts.iter().filter_map(of).sum::<u64>()
+            };
+            let before = launches();
+            let rows = all.step(&[(0, first, first + n)]).unwrap();
+            assert_eq!(launches() - before, u64::from(d.gpu().is_ok()), "{family} of {heads} heads");
+            let (slack, bound) = bounds(precision, ty);
+            trained.check(&layer, &rows, slack, bound).unwrap();
+            trained.each_head_follows(&rows, bound).unwrap();
         }
     }
 }
