@@ -35,7 +35,7 @@ macro_rules! attention_properties {
         is_attention_as_trained(case), later_tokens_do_not_matter(case);
         steps_across_top_k_are_one_prompt, forks_share_their_pages, huge_queries_stay_finite, truncated_sequences_leave_nothing,
         pages_go_on_to_new_sequences_as_they_are, layers_share_a_selection, drafts_attend_what_an_earlier_row_selected,
-        takes_many_heads_and_a_few_new_tokens }
+        takes_many_heads_and_a_few_new_tokens, queries_in_tiles_are_the_same }
     };
 }
 pub(crate) use attention_properties;
@@ -354,6 +354,29 @@ pub fn takes_many_heads_and_a_few_new_tokens(devices: &[Device]) {
             let (slack, bound) = bounds(precision, ty);
             trained.check(&layer, &rows, slack, bound).unwrap();
             trained.each_head_follows(&rows, bound).unwrap();
+        }
+    }
+}
+
+/// On GPUs normed queries can come as tiles, rounded where they are made: the same bits as rounded afterwards, of few tokens and of many.
+pub fn queries_in_tiles_are_the_same(devices: &[Device]) {
+    let n = TOP_K + 22;
+    let layer = Layer::random(&[n, 3], &mut Rng(15));
+    for d in devices.iter().filter(|d| d.gpu().is_ok()) {
+        let new =
+            |tiles| OnDevice::new(&layer, d, CacheType::Bf16, Precision::Fast).unwrap().with_tiles(tiles);
+        let [mut apart, mut in_tiles] = [new(false), new(true)];
+        assert!(in_tiles.in_tiles && !apart.in_tiles);
+        for parts in [vec![(0, 0, 20)], vec![(0, 20, 24), (1, 0, 3)], vec![(0, 24, 25)], vec![(0, 25, n)]] {
+            let step = |layer: &mut OnDevice<'_>| {
+                let launches = || d.gpu().unwrap().launches().iter().map(|(_, n)| n).sum::<u64>();
+                let before = launches();
+                let rows = layer.step(&parts).unwrap();
+                (rows, launches() - before)
+            };
+            let ((want, many), (got, fewer)) = (step(&mut apart), step(&mut in_tiles));
+            same(&got, &want);
+            assert_eq!(fewer, many - 1, "launches, of which one rounds");
         }
     }
 }
