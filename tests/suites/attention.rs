@@ -35,7 +35,7 @@ macro_rules! attention_properties {
         is_attention_as_trained(case), later_tokens_do_not_matter(case);
         steps_across_top_k_are_one_prompt, forks_share_their_pages, huge_queries_stay_finite, truncated_sequences_leave_nothing,
         pages_go_on_to_new_sequences_as_they_are, layers_share_a_selection, drafts_attend_what_an_earlier_row_selected,
-        takes_many_heads_and_a_few_new_tokens, queries_in_tiles_are_the_same }
+        takes_many_heads_and_a_few_new_tokens, queries_in_tiles_are_the_same, expanded_form_is_attention_as_trained }
     };
 }
 pub(crate) use attention_properties;
@@ -377,6 +377,35 @@ pub fn queries_in_tiles_are_the_same(devices: &[Device]) {
             let ((want, many), (got, fewer)) = (step(&mut apart), step(&mut in_tiles));
             same(&got, &want);
             assert_eq!(fewer, many - 1, "launches, of which one rounds");
+        }
+    }
+}
+
+/// In place of absorption, attention and values where rows attend all that they see: of a prompt in pieces, beside another, and below `TOP_K` keys
+/// in a layer that selects beyond. On GPUs its matrix products are in bf16, whatever the cache.
+pub fn expanded_form_is_attention_as_trained(devices: &[Device]) {
+    let lens = [PAGE_ROWS + 6, TOP_K + 9];
+    let layer = Layer::random(&lens, &mut Rng(16));
+    let trained = Trained::new(&layer);
+    for (d, ty) in devices.iter().flat_map(|d| CACHES.map(|ty| (d, ty))) {
+        for precision in [Precision::Exact, Precision::Fast] {
+            let (slack, bound) = bounds(precision, ty);
+            let of_bf16 = bounds(precision, CacheType::Bf16).1;
+            let expanded = if d.gpu().is_ok() { bound.max(of_bf16) } else { bound };
+            let new = || OnDevice::new(&layer, d, ty, precision).unwrap().expanded();
+            let mut dense = new();
+            for parts in [[(0, 0, 17), (1, 0, 5)], [(0, 17, PAGE_ROWS + 2), (1, 5, 6)]] {
+                trained.follows(&dense.attend(&parts, Keys::All).unwrap(), expanded).unwrap();
+            }
+            trained
+                .follows(&dense.attend(&[(0, PAGE_ROWS + 2, lens[0])], Keys::All).unwrap(), expanded)
+                .unwrap();
+            let mut sparse = new();
+            for (part, bound) in
+                [((1, 0, 9), expanded), ((1, 9, TOP_K), expanded), ((1, TOP_K, lens[1]), bound)]
+            {
+                trained.check(&layer, &sparse.step(&[part]).unwrap(), slack, bound).unwrap();
+            }
         }
     }
 }
