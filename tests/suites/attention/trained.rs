@@ -33,7 +33,9 @@ fn product(w: &[f64], x: &[f64]) -> Vec<f64> {
 }
 
 impl Trained {
-    pub fn new(layer: &Layer) -> Trained {
+    /// Of a layer whose cache is of type `ty`. Of fp8 the rows are those that the cache has, since their rounding alone is more, in rare rows, than
+    /// a bound that still shows mistakes; the cache's own suites say how it rounds.
+    pub fn new(layer: &Layer, ty: CacheType) -> Trained {
         let wide = |x: &[f32]| x.iter().map(|v| f64::from(*v)).collect::<Vec<f64>>();
         let rms = |x: &[f64], w: &[f32]| {
             let size = (dot(x, x) / x.len() as f64 + f64::from(EPS)).sqrt();
@@ -55,22 +57,33 @@ impl Trained {
             layer.tokens.iter().map(of).collect()
         };
         let (k_b, v_b) = (wide(&values(&layer.k_b)), wide(&values(&layer.v_b)));
-        let expand = |token: &Token| {
+        let row = |token: &Token, position: usize| {
             let latent = rms(&wide(&token.kv_a[..LATENT]), &layer.kv_norm);
+            let row = [latent, turned(&wide(&token.kv_a[LATENT..]), position)].concat();
+            match ty {
+                CacheType::Fp8 => {
+                    wide(&rounded(ty, LATENT + PE, &row.iter().map(|v| *v as f32).collect::<Vec<_>>()))
+                }
+                _ => row,
+            }
+        };
+        let rows = each(&row);
+        let expand = |row: &Vec<f64>| {
+            let latent = &row[..LATENT];
             // Value i of a head's key: what column i of its k_b has of the latent.
             let key = |of_head: &[f64]| {
                 let mut key = vec![0.0; NOPE];
-                for (row, latent) in of_head.chunks(NOPE).zip(&latent) {
+                for (row, latent) in of_head.chunks(NOPE).zip(latent) {
                     key.iter_mut().zip(row).for_each(|(k, w)| *k += w * latent);
                 }
                 key
             };
-            [k_b.chunks(LATENT * NOPE).flat_map(key).collect(), product(&v_b, &latent)]
+            [k_b.chunks(LATENT * NOPE).flat_map(key).collect(), product(&v_b, latent)]
         };
         Trained {
-            expanded: layer.tokens.iter().map(|tokens| tokens.iter().map(expand).collect()).collect(),
+            expanded: rows.iter().map(|rows| rows.iter().map(expand).collect()).collect(),
             qr: each(&|token, _| rms(&wide(&token.q_a), &layer.q_norm)),
-            pe: each(&|token, position| turned(&wide(&token.kv_a[LATENT..]), position)),
+            pe: rows.iter().map(|rows| rows.iter().map(|row| row[LATENT..].to_vec()).collect()).collect(),
             keys: each(&key_of),
             q_b: wide(&values(&layer.q_b)),
             index_q_b: wide(&values(&layer.index_q_b)),
