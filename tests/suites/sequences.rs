@@ -156,7 +156,7 @@ impl Batch {
 }
 
 /// What a cache of this type keeps of rows.
-fn rounded(ty: CacheType, width: usize, rows: &[f32]) -> Vec<f32> {
+pub fn rounded(ty: CacheType, width: usize, rows: &[f32]) -> Vec<f32> {
     match ty {
         CacheType::Int8 => return rows.to_vec(), // The cache rounds a row as a whole.
         CacheType::Fp8 => {}
