@@ -16,11 +16,11 @@ pub struct Sequence {
     pub new: usize,
 }
 
-/// One to `most` sequences, lengths at the borders of pages.
+/// One to `most` sequences, lengths at the borders of pages, as many new tokens as a step of speculative decoding may have.
 pub fn any_sequences(most: usize) -> impl Strategy<Value = Vec<Sequence>> {
     let len = prop_oneof![prop::sample::select(vec![1usize, 2, 63, 64, 65, 127, 128, 129, 193]), 1usize..150];
-    let sequence = (len, prop::sample::select(vec![1usize, 1, 2, 3, 5]))
-        .prop_map(|(len, new)| Sequence { len, new: new.min(len) });
+    let new = prop_oneof![2 => Just(1usize), 3 => 1usize..=8];
+    let sequence = (len, new).prop_map(|(len, new)| Sequence { len, new: new.min(len) });
     prop::collection::vec(sequence, 1..=most)
 }
 
