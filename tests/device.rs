@@ -59,6 +59,7 @@ mod device {
     crate::suites::linear_tiled::linear_tiled_properties!(crate::device::devices, 256);
     crate::suites::mla_attention::mla_attention_properties!(crate::device::devices, 128);
     crate::suites::mla_decode::mla_decode_properties!(crate::device::devices, 64);
+    crate::suites::mla_parts::mla_parts_properties!(crate::device::devices, 64);
     crate::suites::mla_prefill::mla_prefill_properties!(crate::device::devices, 64);
     crate::suites::memory::memory_properties!(crate::device::devices, 1);
     crate::suites::moe_tiled::moe_tiled_properties!(crate::device::devices, 256);

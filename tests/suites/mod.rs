@@ -66,6 +66,7 @@ pub mod logits;
 pub mod memory;
 pub mod mla_attention;
 pub mod mla_decode;
+pub mod mla_parts;
 pub mod mla_prefill;
 pub mod moe;
 pub mod moe_blocks;

@@ -146,12 +146,24 @@ impl Batch {
 
     /// The beginnings of the sequences, `lens` keys of them, in the same pages; one row each.
     pub fn beginnings(&self, lens: &[usize]) -> Batch {
-        let mut other = self.clone();
-        for ((sequence, keys), len) in other.sequences.iter_mut().zip(&mut other.keys).zip(lens) {
-            *sequence = Sequence { len: *len, new: 1 };
-            keys.truncate(len * self.width);
+        self.earlier(&lens.iter().map(|len| Sequence { len: *len, new: 1 }).collect::<Vec<_>>())
+    }
+
+    /// The same sequences when they were shorter, in the same pages.
+    pub fn earlier(&self, sequences: &[Sequence]) -> Batch {
+        let mut other = Batch { sequences: sequences.to_vec(), ..self.clone() };
+        for (sequence, keys) in sequences.iter().zip(&mut other.keys) {
+            keys.truncate(sequence.len * self.width);
         }
         other
+    }
+
+    /// The same with tables of no more pages than the sequences need.
+    pub fn without_spare_pages(mut self) -> Batch {
+        for (sequence, table) in self.sequences.iter().zip(&mut self.tables) {
+            table.truncate(sequence.len.div_ceil(PAGE_ROWS));
+        }
+        self
     }
 }
 
