@@ -75,6 +75,17 @@ impl Batch {
         &self.tables
     }
 
+    /// The same keys in these pages of a cache of more.
+    pub fn in_pages(self, tables: Vec<Vec<u32>>) -> Batch {
+        let pages = tables.iter().flatten().max().map_or(0, |p| *p as usize + 1);
+        Batch { tables, pages, ..self }
+    }
+
+    /// Slot of the key of a sequence at a position.
+    pub fn slot(&self, sequence: usize, position: usize) -> u32 {
+        self.tables[sequence][position / PAGE_ROWS] * PAGE_ROWS as u32 + (position % PAGE_ROWS) as u32
+    }
+
     /// Position of each row.
     pub fn positions(&self) -> Vec<u32> {
         self.parts().flat_map(|(_, _, positions)| positions).collect()
