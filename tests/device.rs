@@ -55,10 +55,12 @@ mod device {
     crate::suites::dsa_topk::dsa_topk_properties!(crate::device::devices, 512);
     crate::suites::embedding::embedding_properties!(crate::device::devices, 256);
     crate::suites::ffn::ffn_properties!(crate::device::devices, 64);
+    crate::suites::large_caches::large_caches_properties!(crate::device::devices, 1);
     crate::suites::linear::linear_properties!(crate::device::devices, 256);
     crate::suites::linear_tiled::linear_tiled_properties!(crate::device::devices, 256);
     crate::suites::mla_attention::mla_attention_properties!(crate::device::devices, 128);
     crate::suites::mla_decode::mla_decode_properties!(crate::device::devices, 64);
+    crate::suites::mla_parts::mla_parts_properties!(crate::device::devices, 64);
     crate::suites::mla_prefill::mla_prefill_properties!(crate::device::devices, 64);
     crate::suites::memory::memory_properties!(crate::device::devices, 1);
     crate::suites::moe_tiled::moe_tiled_properties!(crate::device::devices, 256);

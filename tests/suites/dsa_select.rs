@@ -131,7 +131,7 @@ fn at_once(d: &Device, c: &Case, rows: &RaggedRows, parts: u32) -> Option<Select
     SelectConfig::fitting(problem, c.k).map(|config| Selecting::AtOnce(SelectConfig { parts, ..config }))
 }
 
-fn rows_of(out: &Selection) -> glm5::Result<Vec<Vec<u32>>> {
+pub(super) fn rows_of(out: &Selection) -> glm5::Result<Vec<Vec<u32>>> {
     let (k, indices, lens) = (out.k(), out.indices.to_vec()?, out.lens.to_vec()?);
     Ok(lens.iter().enumerate().map(|(t, n)| indices[t * k..][..*n as usize].to_vec()).collect())
 }

@@ -1,6 +1,6 @@
 //! Exact top-k: integer results, compared exactly.
 
-use glm5::ops::dsa_topk::config::{TopkConfig, TopkProblem, candidates};
+use glm5::ops::dsa_topk::config::{MAX_PARTS, TopkConfig, TopkProblem, candidates};
 use glm5::ops::dsa_topk::{Selection, TopkScratch, reference, top_k, top_k_with};
 use glm5::tensor::{Device, Tensor};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ macro_rules! dsa_topk_properties {
         $crate::suites::properties! { dsa_topk, $devices, $cases;
         top_k_is_the_reference(case);
         follows_hand_made_examples, rows_around_k_and_pieces, takes_wide_rows, takes_a_million,
-        memory_is_used_again, blocks_meet_again, samples_may_mislead, graphs_select_again,
+        memory_is_used_again, blocks_meet_again, many_blocks_list_4096, samples_may_mislead, graphs_select_again,
         refuses_what_does_not_fit }
     };
 }
@@ -319,6 +319,25 @@ pub fn blocks_meet_again(devices: &[Device]) {
             top_k_with(&there.0, &there.1, Some(config), &mut scratch, &mut out).unwrap();
             let want = reference::top_k(&scores, width, &[width as u32], k).unwrap();
             assert!(rows(&out).unwrap() == want, "step {step}, {spread:?}");
+        }
+    }
+}
+
+/// The 4096 best of a row that 128 blocks of threads share, more than which cannot: lists have room for 64 of each, twice its share. Of scores of
+/// which lists have all that it takes, and of equals, of which the first blocks have more than they can list.
+pub fn many_blocks_list_4096(devices: &[Device]) {
+    for d in devices {
+        let emulated = d.name().contains("emulator");
+        let widths = if emulated { vec![20_000] } else { vec![20_000, 204_800, 1 << 20] };
+        let mut scratch = TopkScratch::new(d).unwrap();
+        for (width, spread) in widths.into_iter().flat_map(|n| [(n, Spread::Normal), (n, Spread::Equal)]) {
+            let scores = scores(width, spread, &mut Rng(width as u64));
+            let config = d.gpu().ok().map(|_| sharing(d, width, MAX_PARTS as u32));
+            let mut out = dirty(d, 1, 4096);
+            let there = (tensor(d, width, &scores), counts(d, &[width as u32]));
+            top_k_with(&there.0, &there.1, config, &mut scratch, &mut out).unwrap();
+            let want = reference::top_k(&scores, width, &[width as u32], 4096).unwrap();
+            assert!(rows(&out).unwrap() == want, "{width} scores, {spread:?}");
         }
     }
 }

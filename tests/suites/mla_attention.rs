@@ -18,7 +18,7 @@ macro_rules! mla_attention_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { mla_attention, $devices, $cases;
         dense_is_the_reference(case), selected_is_the_reference(case), selecting_all_is_dense(case),
-        absorbed_is_naive(naive_case), huge_logits_pick_one_key(case);
+        parts_merge_by_log_sum_exp(case), absorbed_is_naive(naive_case), huge_logits_pick_one_key(case);
         takes_the_real_sizes, takes_rows_of_fp8, rows_without_keys_give_zeros, refuses_what_does_not_fit }
     };
 }
@@ -153,6 +153,12 @@ impl Expected {
         all
     }
 
+    /// How far output `i` of heads of `rank` values may be off if [`merged`] made it of parts of the keys: each part as all, since it has fewer keys, and
+    /// weights of parts by as much as the logarithms of their sums, of the part and of all.
+    pub fn merged_off(&self, i: usize, rank: usize) -> f64 {
+        self.off[i] + 4.0 * self.lse_off[i / rank] * self.largest[i]
+    }
+
     /// Compares what [`run`] gives.
     fn close(&self, (out, lse): &(Vec<f32>, Vec<f32>)) -> TestCaseResult {
         close("out", out, &self.out, |i| self.off[i])?;
@@ -172,6 +178,40 @@ pub(super) fn selections(batch: &Batch, rng: &mut Rng) -> Vec<Vec<u32>> {
         selected.push(row);
     }
     selected
+}
+
+/// The keys of each row, all that it sees or those of `selected`, as ranks of context parallelism have them: `block` neighbouring positions for each of
+/// `ranks` in turn, which leaves short sequences without keys on some; on one more rank no row has any.
+pub(super) fn dealt(
+    batch: &Batch,
+    selected: Option<&[Vec<u32>]>,
+    ranks: usize,
+    block: usize,
+) -> Vec<Vec<Vec<u32>>> {
+    let all: Vec<Vec<u32>> = batch.positions().iter().map(|p| (0..=*p).collect()).collect();
+    let of_rank = |rank: usize, row: &Vec<u32>| -> Vec<u32> {
+        row.iter().copied().filter(|s| rank < ranks && *s as usize / block % ranks == rank).collect()
+    };
+    (0..=ranks).map(|rank| selected.unwrap_or(&all).iter().map(|row| of_rank(rank, row)).collect()).collect()
+}
+
+/// Outputs over parts of the keys, of heads of `rank` values, put together in f64: weighted by `exp(lse_i - lse)`, which is nothing of a part that has
+/// no key.
+pub(super) fn merged(parts: &[(Vec<f32>, Vec<f32>)], rank: usize) -> (Vec<f32>, Vec<f32>) {
+    let (mut out, mut all) = (Vec::new(), Vec::new());
+    for i in 0..parts[0].1.len() {
+        let lse = |part: &(Vec<f32>, Vec<f32>)| f64::from(part.1[i]);
+        let largest = parts.iter().map(lse).fold(f64::NEG_INFINITY, f64::max);
+        let base = if largest == f64::NEG_INFINITY { 0.0 } else { largest };
+        let weights: Vec<f64> = parts.iter().map(|part| (lse(part) - base).exp()).collect();
+        let sum: f64 = weights.iter().sum();
+        all.push((base + sum.ln()) as f32);
+        for col in i * rank..(i + 1) * rank {
+            let weighted: f64 = weights.iter().zip(parts).map(|(w, part)| w * f64::from(part.0[col])).sum();
+            out.push(if sum == 0.0 { 0.0 } else { (weighted / sum) as f32 });
+        }
+    }
+    (out, all)
 }
 
 pub(super) fn queries(batch: &Batch, c: &MlaConfig, rng: &mut Rng) -> Vec<f32> {
@@ -217,6 +257,22 @@ pub fn selecting_all_is_dense(devices: &[Device], c: Case) -> TestCaseResult {
     let exact = |values: &[f32]| values.iter().map(|v| f64::from(*v)).collect::<Vec<_>>();
     relative("lse", &sparse.1, &exact(&dense.1), 1e-6)?;
     relative("out", &sparse.0, &exact(&dense.0), 1e-6)
+}
+
+/// Attention over disjoint parts of the keys, put together by the logarithms of their sums, is attention over all of them.
+pub fn parts_merge_by_log_sum_exp(devices: &[Device], c: Case) -> TestCaseResult {
+    let rng = &mut Rng(c.seed);
+    let batch = Batch::random(&c.sequences, width(&c.config), c.ty, rng);
+    let q = queries(&batch, &c.config, rng);
+    let selected = (rng.below(2) == 0).then(|| selections(&batch, rng));
+    let mut parts = Vec::new();
+    for part in dealt(&batch, selected.as_deref(), 1 + rng.below(4), [1, 16, 64][rng.below(3)]) {
+        parts.push(on_each(devices, |d| run(d, &batch, &q, Some(&part), &c.config))?);
+    }
+    let (out, lse) = merged(&parts, c.config.kv_lora_rank);
+    let want = Expected::new(&batch, &q, selected.as_deref(), &c.config);
+    close("out", &out, &want.out, |i| want.merged_off(i, c.config.kv_lora_rank))?;
+    close("lse", &lse, &want.lse, |i| want.lse_off[i])
 }
 
 /// Logits of thousands: no overflow, and the key with the largest takes (nearly) all.

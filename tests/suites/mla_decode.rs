@@ -36,26 +36,26 @@ macro_rules! mla_decode_properties {
 }
 pub(crate) use mla_decode_properties;
 
-const RANK: usize = 512;
-const WIDTH: usize = 576;
+pub(super) const RANK: usize = 512;
+pub(super) const WIDTH: usize = 576;
 
 #[derive(Debug, Clone)]
 pub struct Case {
-    sequences: Vec<Sequence>,
-    heads: usize,
-    ty: CacheType,
+    pub sequences: Vec<Sequence>,
+    pub heads: usize,
+    pub ty: CacheType,
     /// Whether few keys are selected.
-    sparse: bool,
-    seed: u64,
+    pub sparse: bool,
+    pub seed: u64,
 }
 
 impl Case {
-    fn config(&self) -> MlaConfig {
+    pub fn config(&self) -> MlaConfig {
         config(self.heads)
     }
 
     /// Keys, queries and the selection.
-    fn inputs(&self) -> (Batch, Vec<f32>, Option<Vec<Vec<u32>>>) {
+    pub fn inputs(&self) -> (Batch, Vec<f32>, Option<Vec<Vec<u32>>>) {
         let rng = &mut Rng(self.seed);
         let batch = Batch::random(&self.sequences, WIDTH, self.ty, rng);
         let q = queries(&batch, &self.config(), rng);
@@ -72,12 +72,12 @@ pub fn case() -> impl Strategy<Value = Case> {
 }
 
 /// The scale is that of the whole head (256), not that of the row.
-fn config(n_heads: usize) -> MlaConfig {
+pub(super) fn config(n_heads: usize) -> MlaConfig {
     MlaConfig { n_heads, kv_lora_rank: RANK, qk_rope_head_dim: WIDTH - RANK, sm_scale: 1.0 / 16.0 }
 }
 
 /// The kernels for a type of cache.
-fn kernels(ty: CacheType) -> impl Iterator<Item = Entry> {
+pub(super) fn kernels(ty: CacheType) -> impl Iterator<Item = Entry> {
     let named = match ty {
         CacheType::F16 => (GgmlType::F16, 0),
         ty => (GgmlType::BF16, u32::from(ty == CacheType::Fp8)),
@@ -87,9 +87,12 @@ fn kernels(ty: CacheType) -> impl Iterator<Item = Entry> {
     few.chain(many).filter(move |(of, _)| *of == named).map(|(_, entry)| entry)
 }
 
-/// Queries as kernels round them.
-fn rounded(q: &[f32], ty: CacheType) -> Vec<f32> {
+/// Queries as kernels round them; those over caches of f32 do not.
+pub(super) fn rounded(q: &[f32], ty: CacheType) -> Vec<f32> {
     let head = |q: &[f32]| -> Vec<f32> {
+        if ty == CacheType::F32 {
+            return q.to_vec();
+        }
         if ty != CacheType::F16 {
             return q.iter().map(|v| bf16::from_f32(*v).to_f32()).collect();
         }
@@ -102,14 +105,18 @@ fn rounded(q: &[f32], ty: CacheType) -> Vec<f32> {
 }
 
 /// Weights of keys are rounded with this error, relatively, and those of f16 by this much at least.
-fn roundoff(ty: CacheType) -> (f64, f64) {
-    if ty == CacheType::F16 { (2f64.powi(-11), 2f64.powi(-25)) } else { (2f64.powi(-8), 0.0) }
+pub(super) fn roundoff(ty: CacheType) -> (f64, f64) {
+    match ty {
+        CacheType::F32 => (0.0, 0.0),
+        CacheType::F16 => (2f64.powi(-11), 2f64.powi(-25)),
+        _ => (2f64.powi(-8), 0.0),
+    }
 }
 
-type Outputs = (Vec<f32>, Vec<f32>);
+pub(super) type Outputs = (Vec<f32>, Vec<f32>);
 
 /// One call, by `kernel` if that is named.
-fn call(
+pub(super) fn call(
     d: &Device,
     (cache, rows): &(PagedRows, RaggedRows),
     q: &[f32],
@@ -127,7 +134,7 @@ fn call(
 }
 
 /// The results of every kernel.
-fn by_each(
+pub(super) fn by_each(
     devices: &[Device],
     c: &Case,
     batch: &Batch,
@@ -140,7 +147,7 @@ fn by_each(
 }
 
 /// Results must be those of the reference on rounded queries.
-fn near_reference(
+pub(super) fn near_reference(
     c: &Case,
     batch: &Batch,
     q: &[f32],

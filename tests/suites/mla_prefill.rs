@@ -43,7 +43,7 @@ pub(crate) use mla_prefill_properties;
 const RANK: usize = 512;
 const ROPE: usize = 64;
 const NOPE: usize = 192;
-const HEAD: usize = NOPE + ROPE;
+pub(super) const HEAD: usize = NOPE + ROPE;
 const V: usize = 256;
 
 #[derive(Debug, Clone)]
@@ -92,7 +92,7 @@ fn f32_weight(shape: [usize; 3], values: &[f32]) -> Weight {
     Weight::new(GgmlType::F32, shape, bytes.into()).unwrap()
 }
 
-fn weights(heads: usize) -> [Weight; 2] {
+pub(super) fn weights(heads: usize) -> [Weight; 2] {
     let Expansion { k_b, v_b, .. } = expansion(heads);
     [f32_weight([heads, RANK, NOPE], k_b), f32_weight([heads, V, RANK], v_b)]
 }
@@ -109,7 +109,7 @@ impl Case {
 type Outputs = (Vec<f32>, Vec<f32>);
 
 /// One call, that expands `keys` keys at a time on a GPU if that is said.
-fn call(
+pub(super) fn call(
     d: &Device,
     (cache, rows): &(PagedRows, RaggedRows),
     q: &[f32],

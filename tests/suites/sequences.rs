@@ -16,11 +16,11 @@ pub struct Sequence {
     pub new: usize,
 }
 
-/// One to `most` sequences, lengths at the borders of pages.
+/// One to `most` sequences, lengths at the borders of pages, as many new tokens as a step of speculative decoding may have.
 pub fn any_sequences(most: usize) -> impl Strategy<Value = Vec<Sequence>> {
     let len = prop_oneof![prop::sample::select(vec![1usize, 2, 63, 64, 65, 127, 128, 129, 193]), 1usize..150];
-    let sequence = (len, prop::sample::select(vec![1usize, 1, 2, 3, 5]))
-        .prop_map(|(len, new)| Sequence { len, new: new.min(len) });
+    let new = prop_oneof![2 => Just(1usize), 3 => 1usize..=8];
+    let sequence = (len, new).prop_map(|(len, new)| Sequence { len, new: new.min(len) });
     prop::collection::vec(sequence, 1..=most)
 }
 
@@ -73,6 +73,17 @@ impl Batch {
     /// Pages of each sequence.
     pub fn tables(&self) -> &[Vec<u32>] {
         &self.tables
+    }
+
+    /// The same keys in these pages of a cache of more.
+    pub fn in_pages(self, tables: Vec<Vec<u32>>) -> Batch {
+        let pages = tables.iter().flatten().max().map_or(0, |p| *p as usize + 1);
+        Batch { tables, pages, ..self }
+    }
+
+    /// Slot of the key of a sequence at a position.
+    pub fn slot(&self, sequence: usize, position: usize) -> u32 {
+        self.tables[sequence][position / PAGE_ROWS] * PAGE_ROWS as u32 + (position % PAGE_ROWS) as u32
     }
 
     /// Position of each row.
@@ -146,12 +157,24 @@ impl Batch {
 
     /// The beginnings of the sequences, `lens` keys of them, in the same pages; one row each.
     pub fn beginnings(&self, lens: &[usize]) -> Batch {
-        let mut other = self.clone();
-        for ((sequence, keys), len) in other.sequences.iter_mut().zip(&mut other.keys).zip(lens) {
-            *sequence = Sequence { len: *len, new: 1 };
-            keys.truncate(len * self.width);
+        self.earlier(&lens.iter().map(|len| Sequence { len: *len, new: 1 }).collect::<Vec<_>>())
+    }
+
+    /// The same sequences when they were shorter, in the same pages.
+    pub fn earlier(&self, sequences: &[Sequence]) -> Batch {
+        let mut other = Batch { sequences: sequences.to_vec(), ..self.clone() };
+        for (sequence, keys) in sequences.iter().zip(&mut other.keys) {
+            keys.truncate(sequence.len * self.width);
         }
         other
+    }
+
+    /// The same with tables of no more pages than the sequences need.
+    pub fn without_spare_pages(mut self) -> Batch {
+        for (sequence, table) in self.sequences.iter().zip(&mut self.tables) {
+            table.truncate(sequence.len.div_ceil(PAGE_ROWS));
+        }
+        self
     }
 }
 

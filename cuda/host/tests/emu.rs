@@ -56,4 +56,15 @@ mod emu {
 
         crate::suites::linear_tiled::linear_tiled_properties!(crate::emu::sm_90::devices, 8);
     }
+
+    /// As many multiprocessors as it takes to cut a row's keys into more pieces than a warp has lanes.
+    mod many_sms {
+        use super::{Device, Options};
+
+        pub fn devices() -> Vec<Vec<Device>> {
+            super::device(Options { sms: 40, ..Options::default() })
+        }
+
+        crate::suites::mla_parts::mla_parts_properties!(crate::emu::many_sms::devices, 3);
+    }
 }
