@@ -372,7 +372,7 @@ template <class T, int kFp8, int kHeads, int kBlocks, int kWarps> __device__ __f
     begun.seek(p, groups, share.first);
     if (threadIdx.x == 0) {
         shared.at = begun;
-        mbarrier_init(shared.scores_read, kWarps);
+        mbarrier_init(shared.scores_read, kWarps * 32); // of each thread, not of each warp: racecheck can follow
         for (mbarrier &landed : shared.landed) mbarrier_init(landed, kWarps / 2 * 32);
         mbarrier_init_fence();
     }
@@ -441,8 +441,7 @@ template <class T, int kFp8, int kHeads, int kBlocks, int kWarps> __device__ __f
             }
             float4 sums{};
             if (kHeads == 64 || warp < kHeads / 8) sums = dots.sum();
-            __syncwarp();
-            if (at.thread % 32 == 0) mbarrier_arrive(shared.scores_read);
+            mbarrier_arrive(shared.scores_read);
             parity ^= 1;
             // Of the next chunk; one load at a time, so that nobody waits for it.
             const uint32_t next = (tile / kChunk + 1) * kChunk;

@@ -214,7 +214,7 @@ template <int kBlocks, int kWarps> __device__ __forceinline__ void mla_prefill(c
 
     if (threadIdx.x == 0) {
 #pragma unroll
-        for (int s = 0; s < kStages; ++s) mbarrier_init(shared.full[s], 1), mbarrier_init(shared.empty[s], active);
+        for (int s = 0; s < kStages; ++s) mbarrier_init(shared.full[s], 1), mbarrier_init(shared.empty[s], active * 32);
         mbarrier_init_fence();
         prefill_work &work = shared.work;
         work.first = uint64_t{at.row + tile * PREFILL_ROWS} * p.n_heads + head, work.rows = rows, work.n_heads = p.n_heads, work.position = position;
@@ -268,8 +268,7 @@ template <int kBlocks, int kWarps> __device__ __forceinline__ void mla_prefill(c
             weigh(scores, sums);
             multiply_values(keys + kValuesAt, scores, sums.out);
         }
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(shared.empty[stage]);
+        mbarrier_arrive(shared.empty[stage]); // each thread, not one of each warp: racecheck can follow
         if (++stage == kStages) stage = 0, phase ^= 1;
     }
 
