@@ -229,7 +229,8 @@ pub fn truncated_sequences_leave_nothing(devices: &[Device]) {
     }
 }
 
-/// Pages of a sequence that is no more, its rows still in them, in another order in that of a new one: the same bits as from caches in which it never was.
+/// Pages of a sequence that is no more, its rows still in them, in another order in the table of a new one: the same bits as from caches in
+/// which it never was.
 pub fn pages_go_on_to_new_sequences_as_they_are(devices: &[Device]) {
     let (n, first) = (PAGE_ROWS + 20, PAGE_ROWS - 2);
     let layer = Layer::random(&[n, n], &mut Rng(12));
