@@ -180,9 +180,9 @@ INTRIN void load_q(const Lane &lanes, const mla_decode_params &p, const mla_curs
     __syncthreads();
 }
 
-// Dot products of the warp's quarter of the steps, to where those of the tile before have been read.
+// Dot products of the warp's quarter of the steps, to where those of the tile before have been read: a phase of the barrier for each tile.
 template <class T, int kHeads, class Lane, class Smem, int kM>
-INTRIN void multiply_keys(const Lane &at, const unsigned char *keys, const uint32_t (&q)[kM][kSteps][4], Smem &shared, uint32_t parity) {
+INTRIN void multiply_keys(const Lane &at, const unsigned char *keys, const uint32_t (&q)[kM][kSteps][4], Smem &shared, uint32_t tile) {
     const unsigned char *from = keys + at.own_keys;
     float scores[kM][2][4] = {};
 #pragma unroll
@@ -194,7 +194,7 @@ INTRIN void multiply_keys(const Lane &at, const unsigned char *keys, const uint3
 #pragma unroll
             for (int n = 0; n < 2; ++n) multiply(scores[i][n], q[i][j], {b[2 * n], b[2 * n + 1]}, T{});
     }
-    mbarrier_wait(shared.scores_read, parity);
+    mbarrier_wait(shared.scores_read, tile % 2 ^ 1);
     unsigned char *to = reinterpret_cast<unsigned char *>(shared.scores) + at.own_scores;
 #pragma unroll
     for (int i = 0; i < kM; ++i)
@@ -411,7 +411,6 @@ template <class T, int kFp8, int kHeads, int kBlocks, int kWarps> __device__ __f
     }
 
     const mla_lane<kHeads, !(kHeads == 64 && (kFp8 || is_f16<T>::value))> at;
-    uint32_t parity = 1; // of the barrier that scores have been read: at first nothing is to be read
     for (uint32_t tile = 0;;) { // units
         uint32_t q[mla_scores<kHeads>::kM][kSteps][4];
         load_q<T, kHeads>(at, p, shared.at, tile, shared, q);
@@ -426,7 +425,7 @@ template <class T, int kFp8, int kHeads, int kBlocks, int kWarps> __device__ __f
                 for (int r = 0; r < 4; ++r) out[i][n][r] = 0.f;
         const uint32_t begin = tile, end = min(share.n, shared.at.first + shared.at.tiles - share.first);
         if constexpr (!kFp8) mbarrier_wait(shared.landed[tile % 2], tile / 2 % 2);
-        multiply_keys<T, kHeads>(at, shared.keys[tile % kTiles], q, shared, parity);
+        multiply_keys<T, kHeads>(at, shared.keys[tile % kTiles], q, shared, tile);
         // Of a tile the weights, of the one before the values, of the next one the scores.
 #pragma unroll 1
         for (; tile < end; ++tile) {
@@ -442,7 +441,6 @@ template <class T, int kFp8, int kHeads, int kBlocks, int kWarps> __device__ __f
             float4 sums{};
             if (kHeads == 64 || warp < kHeads / 8) sums = dots.sum();
             mbarrier_arrive(shared.scores_read);
-            parity ^= 1;
             // Of the next chunk; one load at a time, so that nobody waits for it.
             const uint32_t next = (tile / kChunk + 1) * kChunk;
             if (next < share.n) {
@@ -467,7 +465,7 @@ template <class T, int kFp8, int kHeads, int kBlocks, int kWarps> __device__ __f
             if (kFp8 && kHeads < 64 && ahead < share.n) load_fp8(p.cache, slots_of(ahead), at.thread, part);
             if (tile + 1 < end) {
                 if constexpr (!kFp8) mbarrier_wait(shared.landed[(tile + 1) % 2], (tile + 1) / 2 % 2);
-                multiply_keys<T, kHeads>(at, shared.keys[(tile + 1) % kTiles], q, shared, parity);
+                multiply_keys<T, kHeads>(at, shared.keys[(tile + 1) % kTiles], q, shared, tile + 1);
             }
             // With 64 heads there are no registers in which values could wait: they come from L2, and the other warps go on.
             if (kFp8 && ahead < share.n) {

@@ -268,6 +268,7 @@ template <int kBlocks, int kWarps> __device__ __forceinline__ void mla_prefill(c
             weigh(scores, sums);
             multiply_values(keys + kValuesAt, scores, sums.out);
         }
+        __syncwarp();
         mbarrier_arrive(shared.empty[stage]); // each thread, not one of each warp: racecheck can follow
         if (++stage == kStages) stage = 0, phase ^= 1;
     }
