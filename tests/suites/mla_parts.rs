@@ -72,15 +72,17 @@ pub fn takes_thousands_of_keys(devices: &[Device]) {
     }
 }
 
-/// Rows of a few pieces each, which threads of their own put together, and rows of which one piece has all.
+/// Rows of a few pieces each, which threads of their own put together, and rows of which one piece has all. Also with queries so large that sums
+/// relative to the largest logit of one piece would be beyond what f32 holds at that of another.
 pub fn rows_are_cut_into_pieces_of_any_number(devices: &[Device]) {
     let sequences = [(900, 1), (64, 1), (650, 2), (1, 1)].map(|(len, new)| Sequence { len, new }).to_vec();
     let c = Case { sequences, heads: 35, ty: CacheType::Bf16, sparse: false, seed: 30 };
     let (batch, q) = growing(&c);
     let selected = selections(&batch, &mut Rng(31));
-    for selected in [None, Some(&selected[..])] {
-        for got in by_each(devices, &c, &batch, &q, selected).unwrap() {
-            near_reference(&c, &batch, &q, selected, &got).unwrap();
+    let large: Vec<f32> = q.iter().map(|q| 16.0 * q).collect();
+    for (q, selected) in [(&q, Some(&selected[..])), (&large, None)] {
+        for got in by_each(devices, &c, &batch, q, selected).unwrap() {
+            near_reference(&c, &batch, q, selected, &got).unwrap();
         }
     }
 }
