@@ -61,12 +61,24 @@ pub fn case() -> impl Strategy<Value = Case> {
         .prop_map(|(lens, ty, precision, in_tiles, seed)| Case { lens, ty, precision, in_tiles, seed })
 }
 
-/// How far scores may be off, of the largest, and outputs, in L2: what rounding of caches, queries and activations costs.
+/// How far scores may be off, of what heads have in the largest, and the outputs of a row, in L2: what rounding of caches, queries and activations costs. Where
+/// two keys with other values are nearly as good, rounded activations decide: one row of a hundred thousand is off by 0.16. All rows of a case are
+/// within [`together`].
 fn bounds(precision: Precision, ty: CacheType) -> (f64, f64) {
     match (precision, ty) {
         (Precision::Exact, CacheType::F32) => (1e-5, 5e-5),
+        (Precision::Exact, CacheType::Fp8) => (4e-2, 3e-2), // beside it keys are int8
         (Precision::Exact, _) => (2e-2, 3e-2),
-        (Precision::Fast, _) => (5e-2, 8e-2),
+        (Precision::Fast, _) => (5e-2, 0.4),
+    }
+}
+
+/// The same for the outputs of all rows. Of six thousand random cases the worst had a half.
+fn together(precision: Precision, ty: CacheType) -> f64 {
+    match (precision, ty) {
+        (Precision::Exact, CacheType::F32) => 1e-5,
+        (Precision::Exact, _) => 7.5e-3,
+        (Precision::Fast, _) => 6e-2,
     }
 }
 
@@ -101,6 +113,7 @@ pub fn is_attention_as_trained(devices: &[Device], c: Case) -> TestCaseResult {
     for d in devices {
         let rows = c.run(d, &layer).map_err(|e: Error| TestCaseError::fail(e.to_string()))?;
         trained.check(&layer, &rows, slack, bound)?;
+        trained.follow_together(&rows, together(c.precision, c.ty))?;
     }
     Ok(())
 }

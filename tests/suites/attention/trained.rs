@@ -90,18 +90,23 @@ impl Trained {
         }
     }
 
-    /// Scores of all keys that a token sees.
-    fn scores(&self, layer: &Layer, sequence: usize, position: usize) -> Vec<f64> {
+    /// Scores of all keys that a token sees, and the largest sum of what heads have in one, by magnitude.
+    fn scores(&self, layer: &Layer, sequence: usize, position: usize) -> (Vec<f64>, f64) {
         let q = product(&self.index_q_b, &self.qr[sequence][position]);
         let weights = &layer.tokens[sequence][position].weights;
+        let mut size = 0f64;
         let score = |key: &Vec<f64>| {
-            let of_heads = q.chunks(KEY).zip(weights).map(|(q, w)| {
+            let (mut score, mut magnitude) = (0.0, 0.0);
+            for (q, w) in q.chunks(KEY).zip(weights) {
                 let q = [turned(&q[..PE], position), q[PE..].to_vec()].concat();
-                f64::from(*w) * dot(&q, key).max(0.0)
-            });
-            of_heads.sum::<f64>() * f64::from(INDEX_SCALE)
+                let dot = f64::from(INDEX_SCALE) * f64::from(*w) * dot(&q, key);
+                magnitude += dot.abs();
+                score += if dot * f64::from(*w) > 0.0 { dot } else { 0.0 };
+            }
+            size = size.max(magnitude);
+            score
         };
-        self.keys[sequence][..=position].iter().map(score).collect()
+        (self.keys[sequence][..=position].iter().map(score).collect(), size)
     }
 
     /// The output of a token that attends `keys`.
@@ -127,7 +132,8 @@ impl Trained {
         q.chunks(NOPE + PE).enumerate().flat_map(head).collect()
     }
 
-    /// Rows are attention over keys that are ascending, visible and all or the best `TOP_K`, within `slack` of the largest score.
+    /// Rows are attention over keys that are ascending, visible and all or the best `TOP_K`, within `slack` of what heads have in the
+    /// largest scores.
     pub fn check(&self, layer: &Layer, rows: &[Row], slack: f64, bound: f64) -> TestCaseResult {
         for Row { sequence, position, attended, .. } in rows {
             let visible = position + 1;
@@ -140,10 +146,9 @@ impl Trained {
                 position
             );
             if visible > TOP_K {
-                let scores = self.scores(layer, *sequence, *position);
+                let (scores, size) = self.scores(layer, *sequence, *position);
                 let is_in = |key: &usize| attended.contains(&(*key as u32));
                 let (within, without): (Vec<usize>, Vec<usize>) = (0..visible).partition(is_in);
-                let size = scores.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
                 let least = within.iter().fold(f64::INFINITY, |a, key| a.min(scores[*key]));
                 let left = without.iter().fold(f64::NEG_INFINITY, |a, key| a.max(scores[*key]));
                 prop_assert!(left <= least + slack * size, "{} left, {} taken, of {}", left, least, size);
@@ -159,6 +164,13 @@ impl Trained {
             relative(&format!("sequence {sequence}, position {position}"), out, &want, bound)?;
         }
         Ok(())
+    }
+
+    /// And so are all of them together.
+    pub fn follow_together(&self, rows: &[Row], bound: f64) -> TestCaseResult {
+        let of = |row: &Row| self.attention(row.sequence, row.position, &row.attended);
+        let got = rows.iter().flat_map(|row| row.out.clone()).collect::<Vec<f32>>();
+        relative("all rows", &got, &rows.iter().flat_map(of).collect::<Vec<f64>>(), bound)
     }
 
     /// And so is each of their heads: among many, one that is wrong is little of a row.
