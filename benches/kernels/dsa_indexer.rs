@@ -75,8 +75,8 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
         let Some(pages) = rows.iter().map(|(shape, _)| shape.sequences() * shape.pages()).max() else {
             continue;
         };
-        // So many keys differ that hardly any score is twice among the best.
-        let differ = if bench.measured { 251 } else { 3 };
+        // As many keys differ as the longest contexts but one have, so that hardly any score is twice among the best.
+        let differ = if bench.measured { 2053 } else { 3 };
         let mut keys = Rng(5).normals(differ * PAGE_ROWS * DIM);
         let room = bench.sets(1) / (ty.row_bytes(DIM).unwrap() * PAGE_ROWS);
         let pages = if bench.measured { pages.max(room) } else { pages };
@@ -111,10 +111,13 @@ fn shapes(measured: bool) -> Vec<Shape> {
             [1, 2, 4, 8, 16, 64].into_iter().for_each(|m| push(m, keys, false, ty, Exact));
         }
     }
-    // Between these another way to select becomes the faster one.
-    for (m, keys) in [1, 4, 16].into_iter().flat_map(|m| [8192, 16_384].map(|keys| (m, keys))) {
-        [Bf16, Int8].into_iter().for_each(|ty| push(m, keys, false, ty, Exact));
+    // Where another way to select becomes the faster one.
+    for keys in [8192, 16_384, 65_536, 66_000] {
+        for m in [1, 2, 3, 4, 16] {
+            [Bf16, Int8].into_iter().for_each(|ty| push(m, keys, false, ty, Exact));
+        }
     }
+    [Bf16, Int8].into_iter().for_each(|ty| push(3, 131_072, false, ty, Exact));
     // Tokens to verify, and prompts behind nothing, 32k and 128k.
     for (ty, precision) in [(Bf16, Exact), (Bf16, Fast), (Int8, Exact)] {
         [2, 4, 8].into_iter().for_each(|m| push(m, 131_072, true, ty, precision));

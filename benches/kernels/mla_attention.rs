@@ -289,6 +289,7 @@ fn cases(measured: bool) -> Vec<Case> {
             all.push(prefill);
             if keys > 2048 {
                 all.push(Case { selected: Some(2048), ..prefill });
+                all.push(Case { ty: Fp8, selected: Some(2048), ..prefill });
             }
         }
     }

@@ -141,7 +141,9 @@ pub(crate) fn indexer_select(
     // As much memory as a graph needs that is recorded next, whose rows may see all that their pages hold.
     let (m, reach) = (rows.len(), rows.reach());
     if reach > out.k() {
-        let room = block_rows(scratch, reach, m) * reach;
+        let problem = IndexerProblem { visible: reach, ..scorer.problem };
+        let at_once = how != Some(Selecting::Apart) && SelectConfig::fitting(problem, out.k()).is_some();
+        let room = if at_once { m * reach } else { block_rows(scratch, reach, m) * reach };
         if scratch.scores.rows() < room {
             scratch.scores.resize(room)?;
         }

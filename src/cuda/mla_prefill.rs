@@ -180,7 +180,7 @@ impl Call<'_> {
         let params = mla_gather_params {
             cache: self.cache.as_ptr().cast(),
             out: scratch.latents.as_mut_ptr().cast(),
-            rows: self.rows.on_gpu(gpu, self.slots)?,
+            rows: self.rows.on_gpu_as_they_are(gpu, self.slots)?,
             sequences,
             begin: begin as u32,
         };

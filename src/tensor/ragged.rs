@@ -32,11 +32,13 @@ pub struct RaggedRows {
 }
 
 /// Rows that recorded launches take: so many, none with more keys, all in slots below the smallest of their caches.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Recorded {
     rows: usize,
     reach: usize,
     slots: usize,
+    /// Positions and places of tables, if a launch has these in its parameters.
+    fixed: Option<[Vec<u32>; 2]>,
 }
 
 impl RaggedRows {
@@ -151,7 +153,8 @@ impl RaggedRows {
 
     /// Copies the rows to a GPU, once they are all there; for the CPU there is nothing to do. Graphs that were recorded with these rows
     /// follow: memory once grown is kept. They serve as many rows as there were, at any positions that the pages of their tables held then
-    /// (tables may have pages ahead), in any pages of the same caches.
+    /// (tables may have pages ahead), in any pages of the same caches; those with [`mla_prefill`](crate::ops::mla_prefill) at the same positions,
+    /// with tables of the same lengths. For other rows see [`RaggedRows::detach`].
     ///
     /// # Errors
     /// [`Error::Unsupported`] for rows that a graph that is still there does not serve: nothing is copied then. [`Error::OutOfMemory`] or
@@ -172,20 +175,24 @@ impl RaggedRows {
     }
 
     /// Fails if a graph holds the copy and does not serve these rows: it would read others, or beyond a cache.
-    fn expect_recorded(&mut self) -> Result<()> {
-        let recorded = self.recorded.get_mut().unwrap_or_else(PoisonError::into_inner);
+    fn expect_recorded(&self) -> Result<()> {
+        let recorded = &mut *self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(copy) = self.copy.as_ref().filter(|copy| copy.is_held()) else {
             *recorded = None;
             return Ok(());
         };
-        let Some(Recorded { rows, reach, slots }) = *recorded else { return Ok(()) };
+        let room = copy.len();
+        let Some(Recorded { rows, reach, slots, fixed }) = &*recorded else { return Ok(()) };
+        let (rows, reach, slots) = (*rows, *reach, *slots);
         let there = 3 * self.positions.len() + self.tables.len();
-        if self.len() == rows && self.reach() <= reach && self.max_slot() < slots && there <= copy.len() {
+        let stay =
+            fixed.as_ref().is_none_or(|[at, tables]| *at == self.positions && *tables == self.table_starts);
+        if stay && self.len() == rows && self.reach() <= reach && self.max_slot() < slots && there <= room {
             return Ok(());
         }
+        let at = if fixed.is_some() { " at their positions" } else { "" };
         let why = format!(
-            "a graph was recorded for {rows} rows of at most {reach} keys in slots below {slots}, and {} values of memory",
-            copy.len()
+            "a graph was recorded for {rows} rows{at} of at most {reach} keys in slots below {slots}, and {room} values of memory"
         );
         let rows = format!("{} rows of {} keys in slots up to {}", self.len(), self.reach(), self.max_slot());
         Err(Error::unsupported(rows, why))
@@ -202,16 +209,35 @@ impl RaggedRows {
         };
         if gpu.capturing() {
             let recorded = &mut *self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
-            let before = recorded.unwrap_or(Recorded { rows: self.len(), reach: self.reach(), slots });
-            *recorded = Some(Recorded {
-                rows: before.rows,
-                reach: before.reach.min(self.reach()),
-                slots: before.slots.min(slots),
+            let all = recorded.get_or_insert(Recorded {
+                rows: self.len(),
+                reach: self.reach(),
+                slots,
+                fixed: None,
             });
+            (all.reach, all.slots) = (all.reach.min(self.reach()), all.slots.min(slots));
         }
         let (m, at) = (self.len(), copy.as_prologue_ptr());
         let [positions, slots, table_starts, tables] = [0, 1, 2, 3].map(|part| at.wrapping_add(part * m));
         Ok(ragged_rows { positions, slots, table_starts, tables, m: m as u32 })
+    }
+
+    /// As [`RaggedRows::on_gpu`], for kernels whose parameters depend on the positions of these rows.
+    pub(crate) fn on_gpu_as_they_are(&self, gpu: &Gpu, slots: usize) -> Result<ragged_rows> {
+        let there = self.on_gpu(gpu, slots)?;
+        if let Some(recorded) = &mut *self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
+            && gpu.capturing()
+        {
+            recorded.fixed = Some([self.positions.clone(), self.table_starts.clone()]);
+        }
+        Ok(there)
+    }
+
+    /// Leaves the copy on a GPU to the graphs that hold it: they keep the rows of the last upload, and the next one takes memory of its own. For
+    /// rows that those graphs do not serve, before they are recorded again ([`Graph::update`](crate::cuda::Graph::update)) or in place of that.
+    pub fn detach(&mut self) {
+        (self.copy, self.uploaded) = (None, false);
+        *self.recorded.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Largest slot any row can reach, for bounds checks against a cache.

@@ -3,7 +3,7 @@
 use glm5::ops::dsa_indexer::config::{IndexerProblem, SelectConfig};
 use glm5::ops::dsa_indexer::{IndexerScratch, Selecting, indexer_select, indexer_select_with};
 use glm5::ops::dsa_topk::Selection;
-use glm5::tensor::{CacheType, Device, PagedRows, Precision, RaggedRows, Tensor};
+use glm5::tensor::{CacheType, Device, PAGE_ROWS, PagedRows, Precision, RaggedRows, Tensor};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
@@ -15,7 +15,7 @@ macro_rules! dsa_select_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { dsa_select, $devices, $cases;
         selects_what_two_launches_select(case);
-        lists_that_do_not_do, few_rows_are_selected_at_once, graphs_select_again,
+        lists_that_do_not_do, few_rows_are_selected_at_once, graphs_select_again, graphs_may_select_at_once_what_did_not,
         refuses_what_it_was_not_built_for }
     };
 }
@@ -223,6 +223,37 @@ pub fn few_rows_are_selected_at_once(devices: &[Device]) {
             };
             assert!(select(None) == select(Some(Selecting::Apart)));
         }
+    }
+}
+
+/// A recorded call is for all keys that pages hold, so it may select at once where the same call, not recorded, did not: with memory that this left.
+pub fn graphs_may_select_at_once_what_did_not(devices: &[Device]) {
+    for d in devices.iter().filter(|d| d.gpu().is_ok()) {
+        let batch = Batch::random(&[Sequence { len: 80, new: 1 }], DIM, CacheType::Bf16, &mut Rng(1));
+        let (keys, mut rows) = batch.on(d).unwrap();
+        // Pages ahead, as many as it takes; whose they are does not matter.
+        let pages: Vec<u32> = batch.tables()[0].iter().copied().chain([0; 8200 / PAGE_ROWS]).collect();
+        rows.clear();
+        rows.push(79, 1, &pages).unwrap();
+        rows.upload(d).unwrap();
+        let (q, w) = (tensor(d, DIM, &Rng(2).normals(DIM)), tensor(d, 1, &[1.0]));
+        let mut scratch = IndexerScratch::with_block(d, 1).unwrap();
+        let mut out = Selection::new(d, 20).unwrap();
+        let mut select =
+            || indexer_select(&q, &w, &keys, &rows, 0.1, &mut scratch, &mut out, Precision::Exact);
+        let launches = || -> u64 {
+            let all = d.gpu().unwrap().launches();
+            all.iter().filter(|(entry, _)| entry.family() == "dsa_select").map(|(_, n)| n).sum()
+        };
+        let before = launches();
+        select().unwrap();
+        assert_eq!(launches(), before, "one launch for 80 keys");
+        let mut graph = d.gpu().unwrap().capture(select).unwrap();
+        assert_eq!(launches(), before + 1, "no launch that selects at once was recorded");
+        let want = rows_of(&out).unwrap();
+        out.indices.fill(0).unwrap();
+        graph.launch().unwrap();
+        assert_eq!(rows_of(&out).unwrap(), want);
     }
 }
 

@@ -2,7 +2,7 @@
 //! What is written there, copied, attended, scored and selected is, bit for bit, what the same rows give in a small cache.
 //!
 //! Instantiated in `tests/device.rs` alone: an emulated GPU has 4 GiB, and with more of them each of these tests takes a minute there. With less
-//! than 8 GiB free a test says so and is left out.
+//! than 8 GiB free a test says so and is left out, or fails with `GLM5_REQUIRE_GPU=1`.
 
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -62,6 +62,8 @@ impl Twins {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let free = d.gpu().unwrap().memory().unwrap().free;
         if free < 8 * GIB {
+            let required = std::env::var_os("GLM5_REQUIRE_GPU").is_some_and(|v| !v.is_empty() && v != "0");
+            assert!(!required, "GLM5_REQUIRE_GPU is set: {:.1} GiB are free", free as f64 / GIB as f64);
             let line =
                 format!("a large cache of {ty}: left out, {:.1} GiB are free\n", free as f64 / GIB as f64);
             std::io::stderr().write_all(line.as_bytes()).unwrap();

@@ -158,9 +158,19 @@ pub fn recorded_rows_move_within_their_caches(devices: &[Device]) {
         }
         graph.launch().unwrap();
         assert_eq!([written(&small), written(&large)], [want, want]);
-        drop(graph);
+        // Left to the graph the rows stay as they are, until it is recorded anew.
+        rows.detach();
+        let x = Tensor::from_vec(d, 3, 4, vec![1.0; 12]).unwrap();
         upload(&mut rows, 0, 3, &[4, 3, 0]).unwrap();
-        large.write(&rows, &Tensor::from_vec(d, 3, 4, vec![1.0; 12]).unwrap()).unwrap();
+        graph.launch().unwrap();
+        assert_eq!([written(&small), written(&large)], [want, want]);
+        graph.update(|| large.write(&rows, &x)).unwrap();
+        graph.launch().unwrap();
+        let more: Vec<usize> = want.into_iter().chain((0..3).map(|i| 4 * PAGE_ROWS + i)).collect();
+        assert_eq!((written(&small), written(&large)), (want.to_vec(), more));
+        drop(graph);
+        upload(&mut rows, 0, 2, &[0, 1, 2, 3, 4]).unwrap();
+        large.write(&rows, &Tensor::zeros(d, 2, 4).unwrap()).unwrap();
     }
 }
 

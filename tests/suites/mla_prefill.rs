@@ -28,13 +28,16 @@ use super::close::{EPS, close, equal, relative};
 use super::inputs::*;
 use super::sequences::{Batch, Sequence};
 
+mod calls;
+pub use calls::*;
+
 macro_rules! mla_prefill_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { mla_prefill, $devices, $cases;
         is_the_reference(case), any_cut_gives_the_same(case), sequences_do_not_touch(case), later_keys_do_not_matter(case),
         huge_queries_pick_one_key(case);
         takes_sizes_around_tiles, keys_are_expanded_in_blocks_of_any_size, takes_the_types_of_caches_and_weights,
-        equals_the_absorbed_form, takes_more_sequences_than_a_launch, what_is_not_finite_is_seen, a_graph_reads_anew,
+        equals_the_absorbed_form, takes_more_sequences_than_a_launch, what_is_not_finite_is_seen, a_graph_reads_anew, a_graph_keeps_to_its_positions,
         refuses_what_does_not_fit }
     };
 }
@@ -483,97 +486,4 @@ pub fn what_is_not_finite_is_seen(devices: &[Device]) {
             assert!(row.iter().all(|v| v.is_nan() == (t >= 5)), "value {col}, row {t}");
         }
     }
-}
-
-/// A recorded call reads queries, latent rows and weights anew, for rows at the same positions in the same pages.
-pub fn a_graph_reads_anew(devices: &[Device]) {
-    let c = Case { sequences: vec![Sequence { len: 150, new: 3 }], heads: 2, seed: 41 };
-    for d in devices.iter().filter(|d| d.gpu().is_ok()) {
-        let (first, _) = c.inputs();
-        let (mut cache, rows) = first.on(d).unwrap();
-        let mut all = RaggedRows::default();
-        all.push(0, 150, &first.tables()[0]).unwrap();
-        all.upload(d).unwrap();
-        let mut scratch = PrefillScratch::new(d, 2, 3, 128).unwrap();
-        let [k_b, v_b] = weights(2).map(|w| matrix(d, &w));
-        let (mut q, mut out) = (poisoned(d, 3, 2 * HEAD), poisoned(d, 3, 2 * V));
-        let gpu = d.gpu().unwrap();
-        let mut graph = gpu
-            .capture(|| {
-                let options = PrefillOptions { lse: None, scratch: Some(&mut scratch) };
-                mla_prefill_with(options, &q, &cache, &rows, &k_b, &v_b, &config(2), &mut out)
-            })
-            .unwrap();
-        for step in 0..2 {
-            let batch = first.with_other_keys(|_, _| step > 0, &mut Rng(step));
-            let values = Rng(50 + step).normals(3 * 2 * HEAD);
-            cache.write(&all, &tensor(d, RANK + ROPE, &batch.keys[0])).unwrap();
-            q.cuda_mut().unwrap().upload(0, &values).unwrap();
-            graph.launch().unwrap();
-            let want = call(d, &batch.on(d).unwrap(), &values, &weights(2), None).unwrap().0;
-            equal("out", &host(&out), &want).unwrap();
-        }
-    }
-}
-
-pub fn refuses_what_does_not_fit(devices: &[Device]) {
-    let d = &devices[0];
-    let batch = Batch::random(&[Sequence { len: 3, new: 3 }], RANK + ROPE, CacheType::Bf16, &mut Rng(1));
-    let (cache, rows) = batch.on(d).unwrap();
-    let config = config(2);
-    let [k_b, v_b] = weights(2).map(|w| matrix(d, &w));
-    let zeros = |rows, cols| Tensor::zeros(d, rows, cols).unwrap();
-    let of = |slabs, rows, cols| matrix(d, &random_weight(GgmlType::F32, slabs, rows, cols, 3));
-    let q = zeros(3, 2 * HEAD);
-    let wide = PagedRows::new(d, 9, RANK + ROPE + 1, CacheType::Bf16).unwrap();
-    let small = PagedRows::new(d, 1, RANK + ROPE, CacheType::Bf16).unwrap();
-    let mut beyond = RaggedRows::default();
-    beyond.push(0, 3, &[1]).unwrap();
-    let wrong = MlaConfig { n_heads: 3, ..config };
-    let [mut out, mut narrow, mut tall] =
-        [(3, 2 * V), (3, 2 * V - 1), (4, 2 * V)].map(|(rows, cols)| poisoned(d, rows, cols));
-    let mut lse = poisoned(d, 3, 3);
-    let with_lse = PrefillOptions { lse: Some(&mut lse), scratch: None };
-    refused(vec![
-        ("q cols", mla_prefill(&zeros(3, 2 * HEAD - 1), &cache, &rows, &k_b, &v_b, &config, &mut out)),
-        ("q rows", mla_prefill(&zeros(2, 2 * HEAD), &cache, &rows, &k_b, &v_b, &config, &mut out)),
-        ("out cols", mla_prefill(&q, &cache, &rows, &k_b, &v_b, &config, &mut narrow)),
-        ("out rows", mla_prefill(&q, &cache, &rows, &k_b, &v_b, &config, &mut tall)),
-        ("heads", mla_prefill(&q, &cache, &rows, &k_b, &v_b, &wrong, &mut out)),
-        ("k_b", mla_prefill(&q, &cache, &rows, &of(2, RANK - 1, NOPE), &v_b, &config, &mut out)),
-        ("v_b", mla_prefill(&q, &cache, &rows, &k_b, &of(2, V, RANK + 1), &config, &mut out)),
-        ("slabs", mla_prefill(&q, &cache, &rows, &k_b, &of(1, V, RANK), &config, &mut out)),
-        ("cache width", mla_prefill(&q, &wide, &rows, &k_b, &v_b, &config, &mut out)),
-        ("slots", mla_prefill(&q, &small, &beyond, &k_b, &v_b, &config, &mut out)),
-        ("lse", mla_prefill_with(with_lse, &q, &cache, &rows, &k_b, &v_b, &config, &mut out)),
-    ]);
-    if d.gpu().is_ok() {
-        for (heads, m) in [(1, 3), (2, 2)] {
-            let mut scratch = PrefillScratch::new(d, heads, m, 128).unwrap();
-            let options = PrefillOptions { lse: None, scratch: Some(&mut scratch) };
-            let result = mla_prefill_with(options, &q, &cache, &rows, &k_b, &v_b, &config, &mut out);
-            assert!(matches!(result, Err(glm5::Error::Shape { .. })), "{result:?}");
-        }
-        // Widths that no kernel has, rows that were not uploaded.
-        let other = MlaConfig { qk_rope_head_dim: 32, ..config };
-        let cache_of = PagedRows::new(d, 9, RANK + 32, CacheType::Bf16).unwrap();
-        let k_of = of(2, RANK, NOPE + 32);
-        let mut unknown = RaggedRows::default();
-        unknown.push(0, 3, &[0]).unwrap();
-        for result in [
-            mla_prefill(&q, &cache_of, &rows, &k_of, &v_b, &other, &mut out),
-            mla_prefill(&q, &cache, &unknown, &k_b, &v_b, &config, &mut out),
-        ] {
-            assert!(matches!(result, Err(glm5::Error::Unsupported { .. })), "{result:?}");
-        }
-    } else {
-        let scratch = PrefillScratch::new(d, 1, 1, 1);
-        assert!(matches!(scratch, Err(glm5::Error::Unsupported { .. })));
-    }
-    let elsewhere: Matrix = matrix(&Device::cpu(Some(1)).unwrap(), &weights(2)[0]);
-    if d.gpu().is_ok() {
-        let result = mla_prefill(&q, &cache, &rows, &elsewhere, &v_b, &config, &mut out);
-        assert!(matches!(result, Err(glm5::Error::Unsupported { .. })), "{result:?}");
-    }
-    assert!([out, narrow, tall, lse].iter().all(untouched), "a refused call wrote something");
 }

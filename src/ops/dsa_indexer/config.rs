@@ -3,7 +3,7 @@
 use crate::cuda::Properties;
 use crate::error::{Error, Result};
 use crate::kernels::{self, Entry};
-use crate::ops::dsa_topk::config::{LIST, MAX_PARTS};
+use crate::ops::dsa_topk::config::{ALONE, LIST, MAX_PARTS};
 use crate::quant::GgmlType;
 use crate::tensor::{CacheType, Precision};
 
@@ -24,10 +24,8 @@ const RESERVED: usize = 1 << 10;
 /// Keys of each block of threads that scores and selects, where there are blocks enough.
 const SELECT_PIECE: usize = 512;
 
-/// Up to so many keys one block of threads selects from a row, by less than those of a launch need to meet: two launches are faster.
-const SELECT_LEAST: usize = 8192;
-
-/// Beyond, and up to so many keys, two launches take longer for any number of rows; then for rows enough.
+/// Beyond the keys of which one block of threads selects ([`ALONE`]), and up to so many, two launches take longer for any number of rows; then
+/// for rows enough.
 const SELECT_SHORT: usize = 65_536;
 const SELECT_ROWS: usize = 4;
 
@@ -194,7 +192,7 @@ impl SelectConfig {
     /// The same where it is faster than two launches.
     pub fn pick(problem: IndexerProblem, k: usize) -> Option<Self> {
         let IndexerProblem { visible, m, .. } = problem;
-        let faster = visible > SELECT_LEAST && (visible <= SELECT_SHORT || m >= SELECT_ROWS);
+        let faster = visible > ALONE && (visible <= SELECT_SHORT || m >= SELECT_ROWS);
         Self::fitting(problem, k).filter(|_| faster)
     }
 

@@ -108,7 +108,8 @@ pub fn indexer_scores_with(
 /// [`indexer_scores`] and [`top_k`](super::dsa_topk::top_k) in blocks of rows, so that scores take at most 16 MiB, on GPUs 256
 /// (or one row). Rows that see at most `k` keys select all of them without being scored. `out` is resized to the rows.
 ///
-/// A GPU scores and selects few rows of sequences of their own in one launch, without scores in memory: the same positions.
+/// A GPU scores and selects few rows of sequences of their own in one launch, with the same positions. Their scores go to memory, which is
+/// there for them, only where what blocks of threads listed does not prove the selection.
 ///
 /// # Errors
 /// As [`indexer_scores`].

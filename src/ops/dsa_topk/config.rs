@@ -18,7 +18,7 @@ const _: () = assert!(offset_of!(dsa_topk_row, places) - offset_of!(dsa_topk_row
 const PIECE: usize = 2048;
 
 /// Scores that one block selects from as quickly as several that meet.
-const ALONE: usize = 8192;
+pub(crate) const ALONE: usize = 8192;
 
 /// Blocks of a row that are worth their meeting even if their pieces do not fit shared memory.
 const MANY_PARTS: usize = 4;

@@ -48,7 +48,8 @@ pub fn mla_prefill(
 /// `p` before it meets values are rounded to bf16, for any type of cache; sums are f32. The result of a row depends on its query and the
 /// keys it sees alone, bit for bit, however a prompt is cut. On the CPU it is the absorbed form, in f32.
 ///
-/// A recorded call reads queries, page tables and weights anew, for rows at the same positions.
+/// A recorded call reads queries, page tables and weights anew, for rows at the same positions: others are refused by
+/// [`RaggedRows::upload`] while the graph is there.
 ///
 /// # Errors
 /// [`Error::Shape`] if they do not fit, or the scratch is for fewer rows or heads; [`Error::Unsupported`] across devices, for rows that were not
