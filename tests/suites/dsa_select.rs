@@ -229,14 +229,17 @@ pub fn few_rows_are_selected_at_once(devices: &[Device]) {
 /// A recorded call is for all keys that pages hold, so it may select at once where the same call, not recorded, did not: with memory that this left.
 pub fn graphs_may_select_at_once_what_did_not(devices: &[Device]) {
     for d in devices.iter().filter(|d| d.gpu().is_ok()) {
-        let batch = Batch::random(&[Sequence { len: 80, new: 1 }], DIM, CacheType::Bf16, &mut Rng(1));
+        let two = [Sequence { len: 80, new: 1 }; 2];
+        let batch = Batch::random(&two, DIM, CacheType::Bf16, &mut Rng(1));
         let (keys, mut rows) = batch.on(d).unwrap();
         // Pages ahead, as many as it takes; whose they are does not matter.
-        let pages: Vec<u32> = batch.tables()[0].iter().copied().chain([0; 8200 / PAGE_ROWS]).collect();
         rows.clear();
-        rows.push(79, 1, &pages).unwrap();
+        for table in batch.tables() {
+            let pages: Vec<u32> = table.iter().copied().chain([0; 8200 / PAGE_ROWS]).collect();
+            rows.push(79, 1, &pages).unwrap();
+        }
         rows.upload(d).unwrap();
-        let (q, w) = (tensor(d, DIM, &Rng(2).normals(DIM)), tensor(d, 1, &[1.0]));
+        let (q, w) = (tensor(d, DIM, &Rng(2).normals(2 * DIM)), tensor(d, 1, &[1.0, -1.0]));
         let mut scratch = IndexerScratch::with_block(d, 1).unwrap();
         let mut out = Selection::new(d, 20).unwrap();
         let mut select =
