@@ -27,7 +27,7 @@ mod layer;
 mod trained;
 
 use layer::*;
-use trained::Trained;
+use trained::{Off, Trained};
 
 macro_rules! attention_properties {
     ($devices:path, $cases:expr) => {
@@ -61,19 +61,19 @@ pub fn case() -> impl Strategy<Value = Case> {
         .prop_map(|(lens, ty, precision, in_tiles, seed)| Case { lens, ty, precision, in_tiles, seed })
 }
 
-/// How far scores may be off, of what heads have in the largest, and the outputs of a row, in L2: what rounding of caches, queries and activations costs. Where
-/// two keys with other values are nearly as good, rounded activations decide: one row of a hundred thousand is off by 0.16. All rows of a case are
-/// within [`together`].
-fn bounds(precision: Precision, ty: CacheType) -> (f64, f64) {
+/// How far scores may be off, of what heads have in the largest, and the outputs of a row: what rounding of caches, queries and activations
+/// costs. Rounded activations decide where two keys with other values are nearly as good: 2 per cent of the output, and what 2 per mille of the
+/// products in logits do. 1500 random cases needed less than half of the latter.
+fn bounds(precision: Precision, ty: CacheType) -> (f64, Off) {
     match (precision, ty) {
-        (Precision::Exact, CacheType::F32) => (1e-5, 5e-5),
-        (Precision::Exact, CacheType::Fp8) => (4e-2, 3e-2), // beside it keys are int8
-        (Precision::Exact, _) => (2e-2, 3e-2),
-        (Precision::Fast, _) => (5e-2, 0.4),
+        (Precision::Exact, CacheType::F32) => (1e-5, 5e-5.into()),
+        (Precision::Exact, CacheType::Fp8) => (4e-2, 3e-2.into()), // beside it keys are int8
+        (Precision::Exact, _) => (2e-2, 3e-2.into()),
+        (Precision::Fast, _) => (5e-2, Off { of_length: 2e-2, of_logits: 2e-3 }),
     }
 }
 
-/// The same for the outputs of all rows. Of six thousand random cases the worst had a half.
+/// The same for the outputs of all rows, in L2 of these. 1236 random cases with rounded activations needed 0.019.
 fn together(precision: Precision, ty: CacheType) -> f64 {
     match (precision, ty) {
         (Precision::Exact, CacheType::F32) => 1e-5,

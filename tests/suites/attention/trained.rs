@@ -32,6 +32,31 @@ fn product(w: &[f64], x: &[f64]) -> Vec<f64> {
     w.chunks(x.len()).map(|row| dot(row, x)).collect()
 }
 
+/// How far an output may be off, in L2: a part of its own length, and what a part of the sizes of products in logits does to it.
+#[derive(Debug, Clone, Copy)]
+pub struct Off {
+    pub of_length: f64,
+    pub of_logits: f64,
+}
+
+impl From<f64> for Off {
+    fn from(of_length: f64) -> Off {
+        Off { of_length, of_logits: 0.0 }
+    }
+}
+
+impl Off {
+    /// Both at least those of another.
+    pub fn max(self, other: Off) -> Off {
+        Off { of_length: self.of_length.max(other.of_length), of_logits: self.of_logits.max(other.of_logits) }
+    }
+
+    /// Relative to an output.
+    fn of(self, want: &[f64], slope: f64) -> f64 {
+        self.of_length + self.of_logits * slope / dot(want, want).sqrt().max(f64::MIN_POSITIVE)
+    }
+}
+
 impl Trained {
     /// Of a layer whose cache is of type `ty`. Of fp8 the rows are those that the cache has, since their rounding alone is more, in rare rows, than
     /// a bound that still shows mistakes; the cache's own suites say how it rounds.
@@ -111,7 +136,15 @@ impl Trained {
 
     /// The output of a token that attends `keys`.
     pub fn attention(&self, sequence: usize, position: usize, keys: &[u32]) -> Vec<f64> {
+        self.attention_and_slopes(sequence, position, keys).0
+    }
+
+    /// The same, and for each head by how much its output may move, in L2, for each part of the sizes of the products in logits that these are off
+    /// by: where keys with other values are nearly as good, much more than the output is long.
+    fn attention_and_slopes(&self, sequence: usize, position: usize, keys: &[u32]) -> (Vec<f64>, Vec<f64>) {
         let q = product(&self.q_b, &self.qr[sequence][position]);
+        let length = |x: &[f64]| dot(x, x).sqrt();
+        let mut slopes = Vec::new();
         let head = |(h, q): (usize, &[f64])| {
             let (nope, pe) = (&q[..NOPE], turned(&q[NOPE..], position));
             let logit = |key: &u32| {
@@ -127,14 +160,26 @@ impl Trained {
                 let value = &self.expanded[sequence][*key as usize][1][h * VALUE..][..VALUE];
                 out.iter_mut().zip(value).for_each(|(o, v)| *o += weight / sum * v);
             }
+            // A logit that grows by x moves the output by `x p (value - output)`.
+            let mut of_head = 0.0;
+            for (key, weight) in keys.iter().zip(&weights) {
+                let [expanded, values] = &self.expanded[sequence][*key as usize];
+                let size = length(nope) * length(&expanded[h * NOPE..][..NOPE])
+                    + length(&pe) * length(&self.pe[sequence][*key as usize]);
+                let away: Vec<f64> =
+                    values[h * VALUE..][..VALUE].iter().zip(&out).map(|(v, o)| v - o).collect();
+                of_head += f64::from(SCALE) * size * weight / sum * length(&away);
+            }
+            slopes.push(of_head);
             out
         };
-        q.chunks(NOPE + PE).enumerate().flat_map(head).collect()
+        let out = q.chunks(NOPE + PE).enumerate().flat_map(head).collect();
+        (out, slopes)
     }
 
     /// Rows are attention over keys that are ascending, visible and all or the best `TOP_K`, within `slack` of what heads have in the
     /// largest scores.
-    pub fn check(&self, layer: &Layer, rows: &[Row], slack: f64, bound: f64) -> TestCaseResult {
+    pub fn check(&self, layer: &Layer, rows: &[Row], slack: f64, bound: impl Into<Off>) -> TestCaseResult {
         for Row { sequence, position, attended, .. } in rows {
             let visible = position + 1;
             prop_assert!(attended.windows(2).all(|pair| pair[0] < pair[1]), "{attended:?}");
@@ -158,9 +203,11 @@ impl Trained {
     }
 
     /// Rows are attention over the keys that they say, if any.
-    pub fn follows(&self, rows: &[Row], bound: f64) -> TestCaseResult {
+    pub fn follows(&self, rows: &[Row], bound: impl Into<Off>) -> TestCaseResult {
+        let bound = bound.into();
         for Row { sequence, position, out, attended } in rows {
-            let want = self.attention(*sequence, *position, attended);
+            let (want, slopes) = self.attention_and_slopes(*sequence, *position, attended);
+            let bound = bound.of(&want, dot(&slopes, &slopes).sqrt());
             relative(&format!("sequence {sequence}, position {position}"), out, &want, bound)?;
         }
         Ok(())
@@ -174,10 +221,12 @@ impl Trained {
     }
 
     /// And so is each of their heads: among many, one that is wrong is little of a row.
-    pub fn each_head_follows(&self, rows: &[Row], bound: f64) -> TestCaseResult {
+    pub fn each_head_follows(&self, rows: &[Row], bound: impl Into<Off>) -> TestCaseResult {
+        let bound = bound.into();
         for Row { sequence, position, out, attended } in rows {
-            let want = self.attention(*sequence, *position, attended);
+            let (want, slopes) = self.attention_and_slopes(*sequence, *position, attended);
             for (h, (out, want)) in out.chunks(VALUE).zip(want.chunks(VALUE)).enumerate() {
+                let bound = bound.of(want, slopes[h]);
                 relative(&format!("sequence {sequence}, position {position}, head {h}"), out, want, bound)?;
             }
         }
