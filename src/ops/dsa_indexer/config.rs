@@ -18,15 +18,18 @@ const KEYS: usize = 32;
 /// would leave it half empty. A launch for rows by themselves fills it once, and leaves some of it empty rather than begin a second time.
 const WAVES: usize = 2;
 
+/// Rows of one sequence that do not share keys of int8.
+const ALONE_INT8: usize = 16;
+
 /// Shared memory that an SM keeps for itself, for each block of threads.
 const RESERVED: usize = 1 << 10;
 
 /// Keys of each block of threads that scores and selects, where there are blocks enough.
 const SELECT_PIECE: usize = 512;
 
-/// Beyond the keys of which one block of threads selects ([`ALONE`]), and up to so many, two launches take longer for any number of rows; then
-/// for rows enough.
-const SELECT_SHORT: usize = 65_536;
+/// Beyond the keys of which one block of threads selects ([`ALONE`]), and up to so many of 16 bits, two launches take longer for any number of
+/// rows, or hardly less; then for rows enough. Those over keys of int8 always take longer (`docs/kernels/dsa.md`).
+const SELECT_SHORT: usize = 32_768;
 const SELECT_ROWS: usize = 4;
 
 /// Scores of a batch on a GPU.
@@ -81,8 +84,18 @@ pub fn candidates(problem: IndexerProblem) -> Vec<IndexerConfig> {
     };
     let config = |entry: Entry, rows: usize, blocks: u32, keys: usize, waves: usize| {
         let fit = smem_per_sm / (entry.smem_bytes() as usize + RESERVED);
-        let (wanted, groups) = (waves * sms * fit.clamp(1, blocks as usize), m.div_ceil(rows).max(1));
-        let workers = if waves > 1 { wanted.div_ceil(groups) } else { wanted / groups };
+        let (resident, groups) = (sms * fit.clamp(1, blocks as usize), m.div_ceil(rows).max(1));
+        let workers = if waves > 1 {
+            // The first of the numbers that leave least of the last wave empty, in sixteenths of the GPU's time.
+            let least = (waves * resident).div_ceil(groups);
+            let idle = |workers: &usize| {
+                let (blocks, turns) = (groups * workers, (groups * workers).div_ceil(resident));
+                16 * (turns * resident - blocks) / (turns * resident)
+            };
+            (least..=2 * least).min_by_key(idle).unwrap_or(least)
+        } else {
+            resident / groups
+        };
         let workers = workers.min(visible.div_ceil(keys)).max(1);
         IndexerConfig { entry, rows: rows as u32, workers: workers as u32 }
     };
@@ -98,9 +111,10 @@ pub fn candidates(problem: IndexerProblem) -> Vec<IndexerConfig> {
         let int8 = kernels::dsa_indexer_int8::INSTANCES.iter().filter(|_| ty == CacheType::Int8);
         all.extend(int8.map(|i| tiled(i.entry, i.rows, i.keys, i.blocks, i.warps)));
     }
-    // Rows of one sequence share keys; a group with rows of several takes these one after the other. Fewer rows where shared memory lets fewer
-    // blocks run than registers do.
-    let shares = sequences < m;
+    // Rows of one sequence share keys; a group with rows of several takes these one after the other. A single group waits for keys behind the
+    // scores of all its rows, which of int8 takes longer than to load them for each row. Fewer rows where shared memory lets fewer blocks run than
+    // registers do.
+    let shares = sequences < m && (ty != CacheType::Int8 || m > ALONE_INT8);
     all.sort_by_key(|config| {
         let fits = 2 * (config.entry.smem_bytes() as usize + RESERVED) <= smem_per_sm;
         ((config.rows > 1) != shares, !fits)
@@ -191,8 +205,11 @@ impl SelectConfig {
 
     /// The same where it is faster than two launches.
     pub fn pick(problem: IndexerProblem, k: usize) -> Option<Self> {
-        let IndexerProblem { visible, m, .. } = problem;
-        let faster = visible > ALONE && (visible <= SELECT_SHORT || m >= SELECT_ROWS);
+        let IndexerProblem { visible, m, ty, .. } = problem;
+        let faster = match ty {
+            CacheType::Int8 => visible >= ALONE,
+            _ => visible > ALONE && (visible <= SELECT_SHORT || m >= SELECT_ROWS),
+        };
         Self::fitting(problem, k).filter(|_| faster)
     }
 
@@ -238,7 +255,11 @@ mod tests {
             (2048, 1, 131_072, Bf16, 128, Exact, "dsa_indexer_bf16_t2_r4_k32_b2_w8", 2),
             (2048, 1, 131_072, Bf16, 128, Fast, "dsa_indexer_bf16_t1_r8_k32_b2_w8", 3),
             (1, 1, 131_072, Int8, 128, Exact, "dsa_indexer_int8_r1_k32_b2_w8", 264),
+            (512, 1, 131_072, Bf16, 128, Exact, "dsa_indexer_bf16_t2_r4_k32_b2_w8", 6),
+            (512, 1, 131_072, Bf16, 128, Fast, "dsa_indexer_bf16_t1_r8_k32_b2_w8", 12),
             (2048, 1, 131_072, Int8, 128, Fast, "dsa_indexer_int8_r8_k32_b2_w8", 3),
+            (17, 1, 131_072, Int8, 128, Fast, "dsa_indexer_int8_r8_k32_b2_w8", 176),
+            (16, 1, 131_072, Int8, 128, Fast, "dsa_indexer_int8_r1_k32_b2_w8", 16),
             (2048, 1, 3000, Bf16, 64, Exact, "dsa_indexer_any_bf16_b3_w4", 1),
             (1, 1, 1, F32, 128, Fast, "dsa_indexer_any_f32_b3_w4", 1),
             (0, 0, 0, F32, 128, Exact, "dsa_indexer_any_f32_b3_w4", 1),
@@ -272,11 +293,16 @@ mod tests {
         use CacheType::*;
         use Precision::*;
         let (exact, fast) = ("dsa_select_bf16_t2_h16384_k32_b1_w16", "dsa_select_f16_t1_h16384_k32_b1_w16");
+        let int8 = "dsa_select_int8_h16384_k32_b1_w16";
         for (problem, chosen) in [
             (h200(1, 1, 32_768, Bf16, Exact), Some((exact, 64))),
             (h200(1, 1, 8193, F16, Fast), Some((fast, 17))),
             (h200(1, 1, 8192, F16, Fast), None), // two launches are faster
-            (h200(3, 3, 65_536, Int8, Exact), Some(("dsa_select_int8_h16384_k32_b1_w16", 44))),
+            (h200(3, 3, 65_536, Int8, Exact), Some((int8, 44))),
+            (h200(1, 1, 8192, Int8, Exact), Some((int8, 16))),
+            (h200(1, 1, 8191, Int8, Exact), None), // two launches are faster
+            (h200(3, 3, 32_769, Bf16, Exact), None), // two launches are faster
+            (h200(4, 4, 32_769, Bf16, Exact), Some((exact, 33))),
             (h200(16, 16, 131_072, Bf16, Exact), Some((exact, 8))),
             (h200(1, 1, 131_072, Bf16, Exact), None), // two launches are faster
             (h200(16, 16, 131_073, Bf16, Exact), None), // more scores than blocks hold
