@@ -256,6 +256,31 @@ impl<T: Element> Tensor<T> {
         Ok(())
     }
 
+    /// Takes other values, row after row, and as many rows as they make. Memory once grown is kept, as by [`Tensor::resize`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] unless they are whole rows; as [`Tensor::zeros`]. The rows are what they were then.
+    pub fn assign(&mut self, values: &[T]) -> Result<()> {
+        if self.cols == 0 || !values.len().is_multiple_of(self.cols) {
+            let want = format!("whole rows of {}", self.cols);
+            return Err(Error::shape("tensor", want, format!("{} values", values.len())));
+        }
+        match &mut self.storage {
+            Storage::Cpu(v) => {
+                v.try_reserve(values.len().saturating_sub(v.len()))
+                    .map_err(|_| no_memory::<T>(values.len()))?;
+                v.clear();
+                v.extend_from_slice(values);
+            }
+            Storage::Cuda(buffer) => {
+                grow(buffer, 0, values.len())?;
+                buffer.upload(0, values)?;
+            }
+        }
+        self.rows = values.len() / self.cols;
+        Ok(())
+    }
+
     /// Adds the rows of another tensor of the same width.
     ///
     /// # Errors

@@ -55,7 +55,9 @@ mod device {
     crate::suites::dsa_topk::dsa_topk_properties!(crate::device::devices, 512);
     crate::suites::embedding::embedding_properties!(crate::device::devices, 256);
     crate::suites::ffn::ffn_properties!(crate::device::devices, 64);
+    crate::suites::goldens::goldens_properties!(crate::device::devices);
     crate::suites::large_caches::large_caches_properties!(crate::device::devices, 1);
+    crate::suites::logits::logits_properties!(crate::device::devices, 64);
     crate::suites::linear::linear_properties!(crate::device::devices, 256);
     crate::suites::linear_tiled::linear_tiled_properties!(crate::device::devices, 256);
     crate::suites::mla_attention::mla_attention_properties!(crate::device::devices, 128);

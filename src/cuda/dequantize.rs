@@ -5,8 +5,9 @@ use std::ops::Range;
 use super::{Buffer, Gpu};
 use crate::error::{Error, Result};
 use crate::ops::dequantize::config::DequantizeConfig;
+use crate::quant::GgmlType;
 use crate::sys::{dequantize_params, embed_params};
-use crate::tensor::{DeviceWeight, Float};
+use crate::tensor::{DeviceWeight, Float, Tensor};
 
 /// Values of rows `rows` of matrix `slab` of `w` `[slabs, n, k]` to `out` `[rows.len(), k]`.
 pub(crate) fn dequantize<T: Float>(
@@ -44,23 +45,42 @@ pub(crate) fn embed<T: Float>(
     n: usize,
     out: &mut Buffer<T>,
 ) -> Result<()> {
-    let gpu: &Gpu = table.blocks.gpu().with(out)?.with(tokens)?;
     let [_, vocab, hidden] = shape;
     holds("embedding", &table.blocks, vocab * row_bytes(table, hidden)?)?;
-    holds("embedding", tokens, n)?;
+    rows_of(table.ty, &table.blocks, [vocab, hidden], tokens, n, out)
+}
+
+/// Rows of `x` `[m, k]` by the first `n` of `rows`, to `out` `[n, k]`.
+pub(crate) fn gather(x: &Tensor, rows: &Buffer<u32>, n: usize, out: &mut Buffer<f32>) -> Result<()> {
+    let [m, k] = x.shape();
+    holds("rows", x.cuda()?, m * k)?;
+    rows_of(GgmlType::F32, x.cuda()?, [m, k], rows, n, out)
+}
+
+/// Rows of a table `[vocab, hidden]` of type `ty`, which fills the front of `table`.
+fn rows_of<B: bytemuck::Pod, T: Float>(
+    ty: GgmlType,
+    table: &Buffer<B>,
+    [vocab, hidden]: [usize; 2],
+    rows: &Buffer<u32>,
+    n: usize,
+    out: &mut Buffer<T>,
+) -> Result<()> {
+    let gpu: &Gpu = table.gpu().with(out)?.with(rows)?;
+    holds("embedding", rows, n)?;
     holds("embedding", out, n * hidden)?;
     let (vocab, hidden_32) = (count("rows of a table", vocab)?, count("columns of a table", hidden)?);
-    let config = DequantizeConfig::pick_rows(table.ty, T::TYPE, n, hidden)?;
+    let config = DequantizeConfig::pick_rows(ty, T::TYPE, n, hidden)?;
     let _turn = gpu.turn();
     let params = embed_params {
-        table: table.blocks.as_ptr().cast(),
-        tokens: tokens.as_ptr(),
+        table: table.as_ptr().cast(),
+        tokens: rows.as_ptr(),
         out: out.as_mut_ptr().cast(),
         vocab,
         hidden: hidden_32,
     };
-    // SAFETY: table, tokens and `out` have the sizes that the params say, as was checked; buffers are aligned to 256. The
-    // kernel traps on a token outside the table before it reads there.
+    // SAFETY: table, rows and `out` have the sizes that the params say, as was checked here and by the callers; buffers are aligned
+    // to 256. The kernel traps on a row outside the table before it reads there.
     unsafe { gpu.launch(config.entry, [config.grid, 1, 1], &params) }
 }
 

@@ -13,10 +13,10 @@ use crate::error::{Error, Result};
 use crate::gguf::Gguf;
 use crate::ops::dsa_indexer::{IndexerScratch, indexer_select};
 use crate::ops::dsa_topk::Selection;
-use crate::ops::embedding::embedding;
+use crate::ops::embedding::embedding_of;
 use crate::ops::ffn::ffn;
 use crate::ops::linear::{Rotated, head_linear, linear, linear_many, linear_rotated};
-use crate::ops::logits::logits;
+use crate::ops::logits::logits_of;
 use crate::ops::mla_attention::{MlaConfig, mla_attention};
 use crate::ops::moe::moe;
 use crate::ops::norm::{add_rms_norm, rms_norm};
@@ -80,7 +80,7 @@ impl Model {
     ) -> Result<Self> {
         let report = LoadReport::new(gguf)?;
         let config = report.config.clone();
-        let weights = weights::load(gguf, &config, device, progress)?;
+        let weights = weights::load(gguf, &config, device, options.precision, progress)?;
         Ok(Model {
             workspace: Workspace::new(&config, device)?,
             counters: Counters::new(config.n_layers),
@@ -213,9 +213,9 @@ impl Model {
         counters.steps += 1;
         counters.tokens += ws.rows.len() as u64;
 
-        embedding(&weights.token_embd, &ws.tokens, &mut ws.x)?;
+        ws.upload(device)?;
+        embedding_of(&weights.token_embd, &ws.tokens_there, &mut ws.x)?;
         observer.see(Event::Embedding(&ws.x));
-        ws.rows.upload(device)?;
         rope_angles(c.rope_theta, &ws.rows, &mut ws.angles)?;
         let norms_after = weights.layers.iter().skip(1).map(|l| &l.attn_norm).chain([&weights.output_norm]);
         rms_norm(&ws.x, &weights.layers[0].attn_norm, eps, &mut ws.h)?;
@@ -241,7 +241,7 @@ impl Model {
             head_linear(&layer.v_b, &ws.u, ws.u_heads, &mut ws.o, ws.o_heads, precision)?;
             linear(&layer.output, &ws.o, &mut ws.r, precision)?;
             observer.see(Event::Attention { layer: i, out: &ws.r });
-            count(&mut counters.layers[i], c.indexers[i], &ws.rows, selected)?;
+            count(&mut counters.layers[i], c.indexers[i], &ws.rows, selected);
 
             add_rms_norm(&mut ws.x, &ws.r, &layer.ffn_norm, eps, &mut ws.h)?;
             match &layer.ffn {
@@ -261,17 +261,11 @@ impl Model {
         if ws.wanted.is_empty() {
             return Ok(());
         }
+        let (head, rows) = (&weights.output, &ws.wanted_there);
         if ws.all_logits.rows() == 0 {
-            return logits(
-                &weights.output,
-                &ws.h,
-                &ws.wanted,
-                &mut ws.gathered,
-                &mut ws.all_logits,
-                precision,
-            );
+            return logits_of(head, &ws.h, rows, &mut ws.gathered, &mut ws.all_logits, precision);
         }
-        logits(&weights.output, &ws.h, &ws.wanted, &mut ws.gathered, &mut ws.logits, precision)?;
+        logits_of(head, &ws.h, rows, &mut ws.gathered, &mut ws.logits, precision)?;
         ws.all_logits.append(&ws.logits)
     }
 }
@@ -333,18 +327,12 @@ fn attention_input(
     head_linear(k_b, &ws.q, ws.nope_heads, &mut ws.q_abs, ws.absorbed_heads, precision)
 }
 
-fn count(
-    counters: &mut LayerCounters,
-    kind: IndexerKind,
-    rows: &RaggedRows,
-    selected: Option<&Selection>,
-) -> Result<()> {
+/// What a layer attended to. A selection has all keys that a row sees, or as many of them as there is room for.
+fn count(counters: &mut LayerCounters, kind: IndexerKind, rows: &RaggedRows, selected: Option<&Selection>) {
+    let most = selected.map_or(usize::MAX, Selection::k);
     for t in 0..rows.len() {
         let visible = rows.visible(t);
-        let keys = match selected {
-            Some(s) => s.row(t)?.len(),
-            None => visible,
-        };
+        let keys = visible.min(most);
         counters.visible += visible as u64;
         counters.keys += keys as u64;
         match kind {
@@ -353,7 +341,6 @@ fn count(
             IndexerKind::Shared => counters.shared_sparse += 1,
         }
     }
-    Ok(())
 }
 
 /// Rows of the step in progress, intermediate results, and the head layouts of both.
@@ -362,6 +349,9 @@ struct Workspace {
     rows: RaggedRows,
     /// Rows of the step that want logits.
     wanted: Vec<u32>,
+    /// Both where the model is.
+    tokens_there: Tensor<u32>,
+    wanted_there: Tensor<u32>,
     mla: MlaConfig,
     /// Of `q`: the parts without and with rotation.
     nope_heads: Heads,
@@ -410,6 +400,8 @@ impl Workspace {
             tokens: Vec::new(),
             rows: RaggedRows::default(),
             wanted: Vec::new(),
+            tokens_there: Tensor::zeros(device, 0, 1)?,
+            wanted_there: Tensor::zeros(device, 0, 1)?,
             mla: MlaConfig { n_heads: n, kv_lora_rank: rank, qk_rope_head_dim: pe, sm_scale: c.sm_scale() },
             nope_heads: Heads { n, stride: qk, offset: 0, len: nope },
             pe_heads: Heads { n, stride: qk, offset: nope, len: pe },
@@ -462,6 +454,13 @@ impl Workspace {
         self.tokens.extend_from_slice(tokens);
         self.wanted.extend((0..tokens.len()).filter(|i| wanted(*i)).map(|i| (first + i) as u32));
         Ok(())
+    }
+
+    /// Brings what the step is about to the device.
+    fn upload(&mut self, device: &Device) -> Result<()> {
+        self.tokens_there.assign(&self.tokens)?;
+        self.wanted_there.assign(&self.wanted)?;
+        self.rows.upload(device)
     }
 
     /// Gives all intermediate results the rows of the step; a selection only if the cache can hold more than it selects.

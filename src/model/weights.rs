@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::gguf::{Cut, Dims, Gguf, Ledger, LedgerReport, Shard};
 use crate::ops::ffn::Ffn;
 use crate::quant::{GgmlType, SharedBytes, Weight, check_supported};
-use crate::tensor::{Device, Matrix, Tensor};
+use crate::tensor::{Device, Matrix, Precision, Tensor};
 
 /// All weights on a device.
 pub(super) struct Weights {
@@ -66,12 +66,13 @@ pub(super) fn load(
     gguf: &Gguf,
     config: &Config,
     device: &Device,
+    precision: Precision,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Weights> {
     let mut ledger = Ledger::new(gguf);
     let raw = request(&mut ledger, config, Shard::WHOLE)?;
     ledger.finish()?;
-    let upload = Upload { device };
+    let upload = Upload { device, fast: precision == Precision::Fast };
     let mut layers = Vec::with_capacity(raw.layers.len());
     let n = raw.layers.len();
     for layer in raw.layers {
@@ -80,7 +81,7 @@ pub(super) fn load(
     }
     progress(n, n);
     Ok(Weights {
-        token_embd: upload.matrix(raw.token_embd)?,
+        token_embd: upload.blocks(raw.token_embd)?,
         output_norm: upload.vector(raw.output_norm)?,
         output: upload.matrix(raw.output)?,
         layers,
@@ -265,11 +266,19 @@ impl Take<'_, '_> {
 
 struct Upload<'a> {
     device: &'a Device,
+    /// Linear layers take rounded activations.
+    fast: bool,
 }
 
 impl Upload<'_> {
-    fn matrix(&self, w: Weight) -> Result<Matrix> {
+    /// As it is in the file.
+    fn blocks(&self, w: Weight) -> Result<Matrix> {
         Matrix::new(self.device, w)
+    }
+
+    /// Of a linear layer.
+    fn matrix(&self, w: Weight) -> Result<Matrix> {
+        if self.fast { Matrix::for_fast_linear(self.device, w) } else { Matrix::new(self.device, w) }
     }
 
     fn vector(&self, w: Weight) -> Result<Tensor> {
@@ -277,7 +286,10 @@ impl Upload<'_> {
     }
 
     fn glu(&self, [gate, up, down]: RawGlu) -> Result<Ffn> {
-        Ffn::new(self.matrix(gate)?, self.matrix(up)?, self.matrix(down)?)
+        if self.fast {
+            return Ffn::for_fast_linear(self.device, gate, up, down);
+        }
+        Ffn::new(self.blocks(gate)?, self.blocks(up)?, self.blocks(down)?)
     }
 
     fn layer(&self, raw: RawLayer) -> Result<Layer> {
@@ -298,7 +310,7 @@ impl Upload<'_> {
         let ffn = match raw.ffn {
             RawFfn::Dense(glu) => LayerFfn::Dense(self.glu(glu)?),
             RawFfn::Moe { router, bias, experts, shared } => LayerFfn::Moe {
-                router: self.matrix(router)?,
+                router: self.blocks(router)?,
                 bias: self.vector(bias)?,
                 experts: self.glu(experts)?,
                 shared: shared.map(|glu| self.glu(glu)).transpose()?,
@@ -311,8 +323,8 @@ impl Upload<'_> {
             q_b: self.matrix(raw.q_b)?,
             kv_a: self.matrix(raw.kv_a)?,
             kv_a_norm: self.vector(raw.kv_a_norm)?,
-            k_b: self.matrix(k_b)?,
-            v_b: self.matrix(v_b)?,
+            k_b: self.blocks(k_b)?,
+            v_b: self.blocks(v_b)?,
             output: self.matrix(raw.output)?,
             ffn_norm: self.vector(raw.ffn_norm)?,
             indexer,

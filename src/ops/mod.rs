@@ -36,7 +36,6 @@ pub mod post_a;
 pub mod rope;
 pub mod router;
 
-use crate::cuda::Gpu;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Element, Tensor};
 
@@ -62,11 +61,6 @@ pub(crate) fn on_one_device(op: &str, devices: &[&Device]) -> Result<()> {
         true => Ok(()),
         false => Err(Error::unsupported(format!("{op} across devices"), "all arguments must lie on one")),
     }
-}
-
-/// The answer of an operation that has no kernel yet.
-pub(crate) fn no_kernel<T>(op: &str, gpu: &Gpu) -> Result<T> {
-    Err(Error::unsupported(format!("{op} on {}", gpu.name()), "it has no kernel yet"))
 }
 
 /// For the references: fails unless a slice has `want` values.

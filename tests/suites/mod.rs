@@ -60,6 +60,7 @@ pub mod dsa_select;
 pub mod dsa_topk;
 pub mod embedding;
 pub mod ffn;
+pub mod goldens;
 pub mod large_caches;
 pub mod linear;
 pub mod linear_tiled;

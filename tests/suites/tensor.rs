@@ -9,7 +9,7 @@ use super::inputs::{host, tensor};
 macro_rules! tensor_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { tensor, $devices, $cases; ;
-        values_come_back, growing_keeps_values_and_adds_zeros, pages_are_copied,
+        values_come_back, growing_keeps_values_and_adds_zeros, other_values_take_their_place, pages_are_copied,
         caches_go_to_other_devices, mixtures_are_refused }
     };
 }
@@ -72,6 +72,20 @@ pub fn growing_keeps_values_and_adds_zeros(devices: &[Device]) {
         assert_eq!(t.shape(), [12, 3]);
         let before = host(&t);
         assert!(t.append(&tensor(d, 2, &[0.0; 4])).is_err() && t.resize(usize::MAX).is_err());
+        assert_eq!(host(&t), before);
+    }
+}
+
+pub fn other_values_take_their_place(devices: &[Device]) {
+    for d in devices {
+        let mut t = tensor(d, 3, &[1.0; 6]);
+        for rows in [1, 4, 0, 2] {
+            let values = Rng(rows).normals(3 * rows as usize);
+            t.assign(&values).unwrap();
+            assert_eq!((t.shape(), host(&t)), ([rows as usize, 3], values));
+        }
+        let before = host(&t);
+        assert!(t.assign(&[1.0; 4]).is_err() && Tensor::zeros(d, 2, 0).unwrap().assign(&[1.0]).is_err());
         assert_eq!(host(&t), before);
     }
 }

@@ -27,6 +27,8 @@ mod emu {
     crate::suites::dsa_topk::dsa_topk_properties!(crate::emu::devices, 48);
     crate::suites::embedding::embedding_properties!(crate::emu::devices, 48);
     crate::suites::ffn::ffn_properties!(crate::emu::devices, 4);
+    crate::suites::goldens::goldens_properties!(crate::emu::devices, short);
+    crate::suites::logits::logits_properties!(crate::emu::devices, 12);
     crate::suites::linear::linear_properties!(crate::emu::devices, 16);
     crate::suites::linear_tiled::linear_tiled_properties!(crate::emu::devices, 16);
     crate::suites::mla_attention::mla_attention_properties!(crate::emu::devices, 12);

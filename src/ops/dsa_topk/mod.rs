@@ -43,6 +43,19 @@ impl Selection {
         self.lens.resize(rows)
     }
 
+    /// The selected positions of every row, ascending: a copy in host memory, wherever the selection lives.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if a row claims more than there is room for; [`Error::Driver`] of a GPU.
+    pub fn to_rows(&self) -> Result<Vec<Vec<u32>>> {
+        let (indices, lens, k) = (self.indices.to_vec()?, self.lens.to_vec()?, self.k());
+        let row = |(t, n): (usize, &u32)| match indices[t * k..][..k].get(..*n as usize) {
+            Some(row) => Ok(row.to_vec()),
+            None => Err(Error::shape("selection", format!("at most {k} positions"), n)),
+        };
+        lens.iter().enumerate().map(row).collect()
+    }
+
     /// The selected positions of row `t`, ascending, in host memory.
     ///
     /// # Errors

@@ -3,7 +3,8 @@
 pub mod reference;
 
 use super::linear::linear;
-use super::{no_kernel, on_one_device};
+use super::{expect, on_one_device};
+use crate::cuda;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Matrix, Precision, Tensor};
 
@@ -11,7 +12,7 @@ use crate::tensor::{Device, Matrix, Precision, Tensor};
 /// resized to `rows.len()`.
 ///
 /// # Errors
-/// [`Error::Shape`] if they do not fit or a row does not exist.
+/// [`Error::Shape`] if they do not fit or a row does not exist; those of a launch.
 pub fn logits(
     w: &Matrix,
     x: &Tensor,
@@ -20,25 +21,52 @@ pub fn logits(
     y: &mut Tensor,
     precision: Precision,
 ) -> Result<()> {
-    let k = x.cols();
-    if let Some(r) = rows.iter().find(|r| **r as usize >= x.rows()) {
-        return Err(Error::shape("logits", format!("rows below {}", x.rows()), r));
-    }
-    if w.cols() != k || gathered.cols() != k || y.cols() != w.rows() {
+    expect_rows(x, rows)?;
+    let rows = Tensor::from_vec(x.device(), rows.len(), 1, rows.to_vec())?;
+    logits_of(w, x, &rows, gathered, y, precision)
+}
+
+/// As [`logits`], with rows that already are where `x` is, as in a graph that is replayed. `rows` `[n, 1]`.
+///
+/// # Errors
+/// As [`logits`], but a GPU finds a row that does not exist only while it runs: [`Error::Driver`] from a later call.
+pub fn logits_of(
+    w: &Matrix,
+    x: &Tensor,
+    rows: &Tensor<u32>,
+    gathered: &mut Tensor,
+    y: &mut Tensor,
+    precision: Precision,
+) -> Result<()> {
+    let (n, k) = (rows.rows(), x.cols());
+    expect("logits", "rows", rows, n, 1)?;
+    if w.slabs() != 1 || w.cols() != k || gathered.cols() != k || y.cols() != w.rows() {
         let want = format!("room for rows of {k} and {}", w.rows());
         return Err(Error::shape("logits", want, format!("{} and {}", gathered.cols(), y.cols())));
     }
-    on_one_device("logits", &[x.device(), w.device(), gathered.device(), y.device()])?;
+    on_one_device("logits", &[x.device(), rows.device(), w.device(), gathered.device(), y.device()])?;
     match x.device() {
         Device::Cpu(_) => {
-            gathered.resize(rows.len())?;
-            y.resize(rows.len())?;
+            expect_rows(x, rows.cpu()?)?;
+            gathered.resize(n)?;
+            y.resize(n)?;
             let x = x.cpu()?;
-            for (to, r) in gathered.cpu_mut()?.chunks_exact_mut(k).zip(rows) {
+            for (to, r) in gathered.cpu_mut()?.chunks_exact_mut(k).zip(rows.cpu()?) {
                 to.copy_from_slice(&x[*r as usize * k..][..k]);
             }
         }
-        Device::Cuda(gpu) => return no_kernel("logits", gpu),
+        Device::Cuda(_) => {
+            gathered.resize(n)?;
+            y.resize(n)?;
+            cuda::dequantize::gather(x, rows.cuda()?, n, gathered.cuda_mut()?)?;
+        }
     }
     linear(w, gathered, y, precision)
+}
+
+fn expect_rows(x: &Tensor, rows: &[u32]) -> Result<()> {
+    match rows.iter().find(|r| **r as usize >= x.rows()) {
+        Some(r) => Err(Error::shape("logits", format!("rows below {}", x.rows()), r)),
+        None => Ok(()),
+    }
 }
