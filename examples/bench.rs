@@ -98,11 +98,11 @@ fn run(args: Args) -> Result<()> {
     if let Some(t) = tests.iter().find(|t| takes(t) > limit) {
         return usage(format!("{} takes {} tokens, the model's context is {limit}", t.name, takes(t)));
     }
-    let device = args.model.device()?;
-    let loaded = opened.load(&args.model, &device)?;
+    let on = args.model.run_on()?;
+    let loaded = opened.load(&args.model, &on)?;
     let mut model = loaded.model;
     let context = tests.iter().map(takes).max().unwrap_or(1);
-    let mut cache = model.new_cache(context, args.model.cache_type)?;
+    let mut cache = model.new_cache(context, on.cache_type)?;
     let seq = cache.new_sequence();
     let tokens = arbitrary_tokens(context, model.config().vocab_size);
 
@@ -112,7 +112,7 @@ fn run(args: Args) -> Result<()> {
     let mut measured = Vec::new();
     for test in tests {
         let spinner = progress::spinner(test.name.clone());
-        let m = common::install(&device, || {
+        let m = common::install(&on.device, || {
             let mut bench = Bench { model: &mut model, cache: &mut cache, seq, tokens: &tokens };
             bench.measure(test, args.repetitions)
         });
@@ -214,17 +214,23 @@ impl Bench<'_> {
         let start = Instant::now();
         match test.kind {
             Kind::Prompt => {
-                self.model.forward(&Batch::one(self.seq, tokens, LogitRows::Last), self.cache)?;
+                self.logits(tokens)?;
             }
             Kind::Decode => {
                 for token in tokens.chunks(1) {
-                    self.model.forward(&Batch::one(self.seq, token, LogitRows::Last), self.cache)?;
+                    self.logits(token)?;
                 }
             }
         }
         let time = start.elapsed();
         self.cache.truncate(self.seq, test.depth)?;
         Ok(time)
+    }
+
+    /// Appends tokens, and has the logits of the next one in host memory, as who samples from them must: a GPU is done then.
+    fn logits(&mut self, tokens: &[u32]) -> glm5::Result<()> {
+        let batch = Batch::one(self.seq, tokens, LogitRows::Last);
+        self.model.forward(&batch, self.cache)?.host().map(drop)
     }
 }
 

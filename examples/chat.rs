@@ -82,13 +82,13 @@ fn run(args: Args) -> Result<()> {
     let template = ChatTemplate::new(source)?;
     let sampler = Sampler::new(args.sampling.over_file(opened.gguf.metadata())?)?;
     let context = args::context(args.context, DEFAULT_CONTEXT, opened.config.context_length)?;
-    let device = args.model.device()?;
-    let loaded = opened.load(&args.model, &device)?;
+    let on = args.model.run_on()?;
+    let loaded = opened.load(&args.model, &on)?;
     let load_time = loaded.time;
     let mut chat = Chat {
-        session: Session::new(loaded.model, context, args.model.cache_type)?,
+        session: Session::new(loaded.model, context, on.cache_type)?,
         tokenizer: &opened.tokenizer,
-        device,
+        device: on.device,
         template,
         sampler,
         messages: Vec::new(),

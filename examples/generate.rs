@@ -105,9 +105,9 @@ fn run(args: Args) -> Result<()> {
         ));
     }
 
-    let device = args.model.device()?;
-    let loaded = opened.load(&args.model, &device)?;
-    let mut session = Session::new(loaded.model, context, args.model.cache_type)?;
+    let on = args.model.run_on()?;
+    let loaded = opened.load(&args.model, &on)?;
+    let mut session = Session::new(loaded.model, context, on.cache_type)?;
     let mut sampler = Sampler::new(params.clone())?;
     let request =
         Request { prompt: &prompt, stops: &args.stop, max_tokens: args.max_tokens, logprobs: args.logprobs };
@@ -118,7 +118,7 @@ fn run(args: Args) -> Result<()> {
         false => echo.take().map_or(Ok(()), common::show).and_then(|()| common::show(piece)),
     };
     let answer =
-        common::install(&device, || answer(&mut session, tokenizer, &mut sampler, &request, &mut show))?;
+        common::install(&on.device, || answer(&mut session, tokenizer, &mut sampler, &request, &mut show))?;
 
     let figures = Figures::new(loaded.time, &session, prompt.len(), &answer);
     if args.json {

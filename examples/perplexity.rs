@@ -66,14 +66,14 @@ fn run(args: Args) -> Result<()> {
     }
     let chunks = args.chunks.unwrap_or(available).min(available);
 
-    let device = args.model.device()?;
-    let loaded = opened.load(&args.model, &device)?;
+    let on = args.model.run_on()?;
+    let loaded = opened.load(&args.model, &on)?;
     let mut model = loaded.model;
-    let mut cache = model.new_cache(n, args.model.cache_type)?;
+    let mut cache = model.new_cache(n, on.cache_type)?;
     let seq = cache.new_sequence();
     let bar = progress::bar("score", chunks, "chunks");
     let mut score = Score::default();
-    let scored = common::install(&device, || {
+    let scored = common::install(&on.device, || {
         tokens.chunks_exact(n).take(chunks).try_for_each(|chunk| {
             score_chunk(&mut model, &mut cache, seq, chunk, &mut score)?;
             bar.inc(1);
@@ -149,8 +149,8 @@ fn score_chunk(
     let first = chunk.len() / 2;
     cache.truncate(seq, 0)?;
     let logits = model.forward(&Batch::one(seq, chunk, LogitRows::From(first)), cache)?;
-    let rows = logits.cpu()?.chunks_exact(logits.cols());
-    for (row, &next) in rows.zip(&chunk[first + 1..]) {
+    let values = logits.host()?;
+    for (row, &next) in values.chunks_exact(logits.cols()).zip(&chunk[first + 1..]) {
         score.add(-log_probs(row, next, 0)?.logprob);
     }
     Ok(())

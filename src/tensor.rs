@@ -2,95 +2,27 @@
 //!
 //! Everything an operation touches carries its device; operations dispatch on it.
 
+mod device;
+mod matrix;
 mod paged;
 mod quantized;
 mod ragged;
 mod tiles;
 
+pub use device::{Chosen, Device, DeviceChoice};
+pub use matrix::{DeviceWeight, Matrix};
 pub use paged::{CacheType, PAGE_ROWS, PagedRows};
 pub use quantized::{DeviceActivations, QuantizedRows};
 pub use ragged::RaggedRows;
 pub use tiles::{ActivationFormat, DeviceTiles, GemmScratch, QuantizedTiles, TILE_TOKENS};
 
-use std::sync::Arc;
+use std::borrow::Cow;
 
 use half::{bf16, f16};
 
-use crate::cpu::Cpu;
-use crate::cuda::{Buffer, Gpu, linear_tiled};
+use crate::cuda::Buffer;
 use crate::error::{Error, Result};
-use crate::quant::tiles::tile_bytes;
-use crate::quant::{GgmlType, Weight};
-
-/// Where data lives and work runs.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub enum Device {
-    /// This machine's processor, with its own thread pool.
-    Cpu(Cpu),
-    /// A GPU, or an emulated one.
-    Cuda(Gpu),
-}
-
-impl Device {
-    /// The CPU with `threads` threads (`None`: as many as the machine has).
-    ///
-    /// # Errors
-    /// [`Error::Argument`] for zero or more than 1024 threads, [`Error::Unsupported`] if threads cannot be started.
-    pub fn cpu(threads: Option<usize>) -> Result<Self> {
-        Ok(Device::Cpu(Cpu::new(threads)?))
-    }
-
-    /// GPU number `ordinal` of this machine.
-    ///
-    /// # Errors
-    /// [`Error::NoGpu`] if there is none, or no driver; [`Error::Driver`].
-    #[cfg(feature = "cuda")]
-    pub fn cuda(ordinal: usize) -> Result<Self> {
-        Ok(Device::Cuda(crate::cuda::driver::gpu(ordinal)?))
-    }
-
-    /// The first GPU if this build has kernels and the machine has one that they run on, else the CPU.
-    ///
-    /// # Errors
-    /// As [`Device::cpu`]; what goes wrong with a GPU that is there.
-    pub fn auto() -> Result<Self> {
-        #[cfg(feature = "cuda")]
-        match Device::cuda(0) {
-            Err(Error::NoGpu(_)) => {}
-            device_or_trouble => return device_or_trouble,
-        }
-        Device::cpu(None)
-    }
-
-    /// The GPU.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] if it is none.
-    pub fn gpu(&self) -> Result<&Gpu> {
-        match self {
-            Device::Cuda(gpu) => Ok(gpu),
-            Device::Cpu(_) => Err(Error::unsupported("work of a GPU", format!("this is {}", self.name()))),
-        }
-    }
-
-    /// Whether both have the same memory: that of the host, or that of one GPU.
-    pub(crate) fn same(&self, other: &Device) -> bool {
-        match (self, other) {
-            (Device::Cpu(_), Device::Cpu(_)) => true,
-            (Device::Cuda(a), Device::Cuda(b)) => a.same(b),
-            _ => false,
-        }
-    }
-
-    /// Short name for reports, for example `cpu (2 threads, avx512)`.
-    pub fn name(&self) -> String {
-        match self {
-            Device::Cpu(cpu) => cpu.name(),
-            Device::Cuda(gpu) => gpu.name(),
-        }
-    }
-}
+use crate::quant::GgmlType;
 
 /// Data of one device asked for on another.
 fn elsewhere<T>(what: &str, device: &Device) -> Result<T> {
@@ -166,7 +98,7 @@ enum Storage<T> {
     Cuda(Buffer<T>),
 }
 
-/// In [`Gpu::held`].
+/// In [`Gpu::held`](crate::cuda::Gpu::held).
 const LABEL: &str = "activations";
 
 /// A dense row-major matrix `[rows, cols]` on a device. Rows are tokens; heads lie side by side in a row.
@@ -346,6 +278,17 @@ impl<T: Element> Tensor<T> {
         }
     }
 
+    /// The values in host memory, row after row: where they are if they are there, else a copy.
+    ///
+    /// # Errors
+    /// As [`Tensor::to_vec`].
+    pub fn host(&self) -> Result<Cow<'_, [T]>> {
+        match &self.storage {
+            Storage::Cpu(v) => Ok(Cow::Borrowed(v)),
+            Storage::Cuda(_) => self.to_vec().map(Cow::Owned),
+        }
+    }
+
     /// The values in host memory, row after row.
     ///
     /// # Errors
@@ -421,140 +364,6 @@ fn copied<T: Copy>(values: &[T]) -> Result<Vec<T>> {
 fn no_memory<T>(n: usize) -> Error {
     let what = format!("values of {} bytes: the system gives no memory", size_of::<T>());
     Error::Capacity { what, needed: n as u64, available: 0 }
-}
-
-/// A stack of weight matrices `[slabs, rows, cols]` on a device; see [`Weight`].
-#[derive(Debug, Clone)]
-pub struct Matrix {
-    device: Device,
-    shape: [usize; 3],
-    storage: MatrixStorage,
-}
-
-#[derive(Debug, Clone)]
-enum MatrixStorage {
-    Cpu(Weight),
-    Cuda(Arc<DeviceWeight>),
-    Tiles(Arc<DeviceTiles>),
-}
-
-/// A weight in the memory of a GPU: blocks as they lie in the file, slab after slab, row after row.
-#[derive(Debug)]
-pub struct DeviceWeight {
-    /// Block type.
-    pub ty: GgmlType,
-    /// The blocks.
-    pub blocks: Buffer<u8>,
-}
-
-impl Matrix {
-    /// Brings a weight to a device. On the CPU nothing is copied: blocks are read where they lie.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] for types that cannot be dequantized, by name; [`Error::Shape`] for an empty weight;
-    /// [`Error::OutOfMemory`] or [`Error::Driver`] of a GPU.
-    pub fn new(device: &Device, weight: Weight) -> Result<Self> {
-        crate::quant::check_supported(weight.ty())?;
-        let shape = weight.shape();
-        if shape.contains(&0) {
-            return Err(Error::shape("matrix", "slabs, rows and columns", format!("{shape:?}")));
-        }
-        let storage = match device {
-            Device::Cpu(_) => MatrixStorage::Cpu(weight),
-            Device::Cuda(gpu) => {
-                let blocks = gpu.upload("weights", weight.bytes())?;
-                MatrixStorage::Cuda(Arc::new(DeviceWeight { ty: weight.ty(), blocks }))
-            }
-        };
-        Ok(Matrix { device: device.clone(), shape, storage })
-    }
-
-    /// The same for linear layers on rounded activations ([`Precision::Fast`]) alone: on a GPU types that have tiles are repacked,
-    /// which takes the memory of the blocks a second time meanwhile. Elsewhere, and for other types, as [`Matrix::new`]. Tiles are all
-    /// that is kept: a matrix that [`Precision::Exact`] needs, too, is made a second time.
-    ///
-    /// # Errors
-    /// As [`Matrix::new`].
-    pub fn for_fast_linear(device: &Device, weight: Weight) -> Result<Self> {
-        match device {
-            Device::Cuda(gpu) if tile_bytes(weight.ty()).is_some() && !weight.shape().contains(&0) => {
-                let storage = MatrixStorage::Tiles(Arc::new(linear_tiled::repack(gpu, &weight)?));
-                Ok(Matrix { device: device.clone(), shape: weight.shape(), storage })
-            }
-            _ => Self::new(device, weight),
-        }
-    }
-
-    /// Where it lives.
-    pub fn device(&self) -> &Device {
-        &self.device
-    }
-
-    /// `[slabs, rows, cols]`.
-    pub fn shape(&self) -> [usize; 3] {
-        self.shape
-    }
-
-    /// Matrices in the stack (heads, experts; 1 for a plain matrix).
-    pub fn slabs(&self) -> usize {
-        self.shape[0]
-    }
-
-    /// Outputs of each matrix.
-    pub fn rows(&self) -> usize {
-        self.shape[1]
-    }
-
-    /// Inputs of each matrix.
-    pub fn cols(&self) -> usize {
-        self.shape[2]
-    }
-
-    /// The blocks in host memory.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] if the matrix lives elsewhere.
-    pub fn cpu(&self) -> Result<&Weight> {
-        match &self.storage {
-            MatrixStorage::Cpu(w) => Ok(w),
-            MatrixStorage::Cuda(_) | MatrixStorage::Tiles(_) => elsewhere("matrix", &self.device),
-        }
-    }
-
-    /// The blocks in the memory of a GPU.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] if the matrix lives elsewhere.
-    pub fn cuda(&self) -> Result<&DeviceWeight> {
-        match &self.storage {
-            MatrixStorage::Cuda(w) => Ok(w),
-            MatrixStorage::Cpu(_) => elsewhere("matrix", &self.device),
-            MatrixStorage::Tiles(_) => Err(Error::unsupported(
-                format!("a matrix in tiles on {}", self.device.name()),
-                "tiles are for linear layers on rounded activations alone",
-            )),
-        }
-    }
-
-    /// The tiles in the memory of a GPU.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] if the matrix lives elsewhere or was not repacked.
-    pub fn tiles(&self) -> Result<&DeviceTiles> {
-        match &self.storage {
-            MatrixStorage::Tiles(w) => Ok(w),
-            MatrixStorage::Cpu(_) => elsewhere("matrix", &self.device),
-            MatrixStorage::Cuda(_) => Err(Error::unsupported(
-                format!("a matrix in blocks on {}", self.device.name()),
-                "linear layers in tiles take them",
-            )),
-        }
-    }
-
-    /// Whether it was repacked into tiles.
-    pub fn is_tiled(&self) -> bool {
-        matches!(self.storage, MatrixStorage::Tiles(_))
-    }
 }
 
 /// Which columns of a row belong to the heads: head `h` has columns `h * stride + offset .. + len`.

@@ -11,7 +11,7 @@ mod device {
     use std::io::Write;
     use std::sync::{Mutex, PoisonError};
 
-    use glm5::tensor::Device;
+    use glm5::tensor::{Device, DeviceChoice};
     use glm5::{Error, cuda};
 
     /// GPU 0, opened once for each test, since tests run side by side and a capture of one must not hold up another.
@@ -94,8 +94,8 @@ mod device {
                 Err(e) => panic!("{e}"),
             }
         }
-        let auto = Device::auto().unwrap();
-        assert_eq!(auto.gpu().is_ok(), Device::cuda(0).is_ok());
+        let auto = Device::open(DeviceChoice::Auto, None).unwrap();
+        assert_eq!(auto.device.gpu().is_ok(), Device::cuda(0).is_ok(), "{auto}");
     }
 
     /// The limits of sm_120 bind on every GPU that is asked to keep to them.
@@ -114,5 +114,6 @@ mod device {
 fn skipped_without_the_feature_cuda() {
     use std::io::Write;
     writeln!(std::io::stderr(), "skipped: this build holds no kernels (feature `cuda`)").unwrap();
-    assert!(glm5::tensor::Device::auto().unwrap().gpu().is_err());
+    let auto = glm5::tensor::Device::open(glm5::tensor::DeviceChoice::Auto, None).unwrap();
+    assert!(auto.device.gpu().is_err() && auto.why.contains("feature `cuda`"), "{auto}");
 }

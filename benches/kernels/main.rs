@@ -50,7 +50,7 @@ use glm5::Result;
 use glm5::cuda::roofs::Roofs;
 use glm5::cuda::{Environment, Gpu};
 use glm5::kernels::Entry;
-use glm5::tensor::Device;
+use glm5::tensor::{Device, DeviceChoice};
 
 use baselines::Case;
 use report::{Report, Work};
@@ -224,7 +224,7 @@ fn main() {
     println!("{environment}");
     let measured = std::env::args().any(|a| a == "--bench");
     let filter = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
-    let bench = Bench::new(Device::auto().unwrap(), measured, filter);
+    let bench = Bench::new(Device::open(DeviceChoice::Auto, None).unwrap().device, measured, filter);
     // Not configured by the arguments: criterion's filter is a regular expression, and names hold `+` and `[`.
     let c = &mut Criterion::default();
     run(&bench, c);

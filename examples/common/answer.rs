@@ -83,10 +83,10 @@ pub fn answer(
 
     let start = Instant::now();
     loop {
-        let token = sampler.sample(logits)?;
+        let token = sampler.sample(&logits)?;
         sampler.accept(token);
         if let Some(n) = request.logprobs {
-            answer.logprobs.push(log_probs(logits, token, n)?);
+            answer.logprobs.push(log_probs(&logits, token, n)?);
         }
         answer.tokens.push(token);
         let piece = stream.push(token)?;

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, StringValueParser, TypedValueParser};
 use glm5::gguf::Metadata;
 use glm5::model::{Attention, LoadOptions};
-use glm5::tensor::{CacheType, Device, Precision};
+use glm5::tensor::{CacheType, Device, DeviceChoice, Precision};
 use glm5::text::SamplingParams;
 
 use super::failure::{Failure, Result, usage};
@@ -40,6 +40,10 @@ fn precision() -> impl TypedValueParser<Value = Precision> {
     PossibleValuesParser::new(["exact", "fast"]).map(precision)
 }
 
+fn device() -> impl TypedValueParser<Value = DeviceChoice> {
+    StringValueParser::new().try_map(|name| name.parse::<DeviceChoice>())
+}
+
 fn cache_type() -> impl TypedValueParser<Value = CacheType> {
     PossibleValuesParser::new(["f32", "bf16", "f16", "fp8"]).try_map(|name| name.parse::<CacheType>())
 }
@@ -71,22 +75,26 @@ pub struct ModelArgs {
     #[command(flatten)]
     pub file: FileArgs,
 
+    /// Where to run: `auto` is a GPU that this build has kernels for, or else the CPU; `cpu`; `cuda`, or `cuda:1` for the second GPU.
+    #[arg(long, value_name = "DEVICE", value_parser = device(), default_value = "auto")]
+    pub device: DeviceChoice,
+
     /// CPU threads, 1 to 1024 [default: all cores].
     #[arg(short, long, value_name = "N", value_parser = between(1, 1024))]
     pub threads: Option<usize>,
 
-    /// Numerics of quantized layers: `exact` keeps activations in f32; `fast` rounds them to int8, as integer kernels
-    /// do (on the CPU for comparison, not for speed).
-    #[arg(long, value_name = "HOW", value_parser = precision(), default_value = "exact")]
-    pub precision: Precision,
+    /// Numerics of quantized layers: `exact` keeps activations in f32; `fast` rounds them to int8, or to f16 for many tokens, as
+    /// kernels on matrix units need it (on the CPU for comparison, not for speed) [default: exact; GPUs: fast].
+    #[arg(long, value_name = "HOW", value_parser = precision())]
+    precision: Option<Precision>,
 
     /// Attend to all visible keys, always, and not only to those that the indexer selects.
     #[arg(long)]
     pub dense: bool,
 
-    /// Element type of the caches.
-    #[arg(long, value_name = "TYPE", value_parser = cache_type(), default_value = "f32")]
-    pub cache_type: CacheType,
+    /// Element type of the caches [default: f32; GPUs: bf16].
+    #[arg(long, value_name = "TYPE", value_parser = cache_type())]
+    cache_type: Option<CacheType>,
 
     /// Print what the file holds and what the model makes of it, on standard error.
     #[arg(short, long)]
@@ -94,14 +102,33 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
-    pub fn device(&self) -> Result<Device> {
-        Ok(Device::cpu(self.threads)?)
-    }
-
-    pub fn load_options(&self) -> LoadOptions {
+    /// The device, and how a model runs on it. Says so on standard error where that was not asked for.
+    pub fn run_on(&self) -> Result<RunOn> {
+        let chosen = Device::open(self.device, self.threads)?;
+        let on_gpu = chosen.device.gpu().is_ok();
+        let (precision, cache_type) = match on_gpu {
+            true => (Precision::Fast, CacheType::Bf16),
+            false => (Precision::Exact, CacheType::F32),
+        };
         let attention = if self.dense { Attention::Dense } else { Attention::Sparse };
-        LoadOptions { precision: self.precision, attention }
+        let run_on = RunOn {
+            options: LoadOptions { precision: self.precision.unwrap_or(precision), attention },
+            cache_type: self.cache_type.unwrap_or(cache_type),
+            device: chosen.device.clone(),
+        };
+        if self.device == DeviceChoice::Auto {
+            eprintln!("{chosen}; precision {}, cache {}", run_on.options.precision, run_on.cache_type);
+        }
+        Ok(run_on)
     }
+}
+
+/// Where and how a model runs.
+#[derive(Debug, Clone)]
+pub struct RunOn {
+    pub device: Device,
+    pub options: LoadOptions,
+    pub cache_type: CacheType,
 }
 
 /// How tokens are drawn. What is not given comes from the file (chats) or is greedy (plain text).

@@ -4,10 +4,9 @@ use std::time::{Duration, Instant};
 
 use glm5::gguf::Gguf;
 use glm5::model::{Config, Model};
-use glm5::tensor::Device;
 use glm5::text::Tokenizer;
 
-use super::args::ModelArgs;
+use super::args::{ModelArgs, RunOn};
 use super::failure::Result;
 use super::progress;
 
@@ -30,18 +29,18 @@ impl Opened {
     }
 
     /// Loads the weights.
-    pub fn load(&self, args: &ModelArgs, device: &Device) -> Result<Loaded> {
+    pub fn load(&self, args: &ModelArgs, on: &RunOn) -> Result<Loaded> {
         let start = Instant::now();
         let bar = progress::bar("load", 0, "layers");
         let mut progress = |done: usize, total: usize| {
             bar.set_length(total as u64);
             bar.set_position(done as u64);
         };
-        let model = Model::load(&self.gguf, device, &args.load_options(), &mut progress);
+        let model = Model::load(&self.gguf, &on.device, &on.options, &mut progress);
         bar.finish_and_clear();
         let model = model?;
         if args.verbose {
-            eprintln!("{}\n  device {}", model.report(), device.name());
+            eprintln!("{}\n  device {}", model.report(), on.device.name());
         }
         Ok(Loaded { model, time: self.time + start.elapsed() })
     }

@@ -1,5 +1,7 @@
 //! One sequence of a model: what it has seen, what it is fed next.
 
+use std::borrow::Cow;
+
 use glm5::model::{Batch, Cache, LogitRows, Model, SeqId};
 use glm5::tensor::CacheType;
 use indicatif::ProgressBar;
@@ -53,7 +55,7 @@ impl Session {
 
     /// Makes `prompt`, at least one token, the content of the sequence. Gives the logits of what comes next, or nothing
     /// if Ctrl-C came first.
-    pub fn prefill(&mut self, prompt: &[u32], bar: &ProgressBar) -> Result<Option<&[f32]>> {
+    pub fn prefill(&mut self, prompt: &[u32], bar: &ProgressBar) -> Result<Option<Cow<'_, [f32]>>> {
         let reused = self.reusable(prompt);
         self.cache.truncate(self.seq, reused)?;
         self.tokens.truncate(reused);
@@ -72,13 +74,13 @@ impl Session {
         }
         let logits = self.model.forward(&Batch::one(self.seq, last, LogitRows::Last), &mut self.cache)?;
         self.tokens.extend_from_slice(last);
-        Ok(Some(logits.cpu()?))
+        Ok(Some(logits.host()?))
     }
 
     /// Appends one token; gives the logits of the next.
-    pub fn decode(&mut self, token: u32) -> Result<&[f32]> {
+    pub fn decode(&mut self, token: u32) -> Result<Cow<'_, [f32]>> {
         let logits = self.model.forward(&Batch::one(self.seq, &[token], LogitRows::Last), &mut self.cache)?;
         self.tokens.push(token);
-        Ok(logits.cpu()?)
+        Ok(logits.host()?)
     }
 }

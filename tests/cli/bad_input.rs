@@ -52,6 +52,10 @@ fn wrong_usage_of_every_example() {
         for threads in ["0", "100000", "-1", "two", "18446744073709551616"] {
             usage(name, &with(&["--threads", threads]), &["--threads", threads, "from 1 to 1024"]);
         }
+        for device in ["gpu", "cuda:", "cuda:-1", ""] {
+            usage(name, &with(&["--device", device]), &["--device", "`auto`, `cpu`, `cuda` or `cuda:1`"]);
+        }
+        failed(name, &with(&["--device", "cuda:1000"]), &["no usable GPU"]);
         usage(name, &with(&["--precision", "half"]), &["--precision", "half", "exact, fast"]);
         usage(name, &with(&["--cache-type", "q8_0"]), &["--cache-type", "q8_0", "f32, bf16, f16"]);
     }
@@ -139,7 +143,7 @@ fn prompts_that_cannot_be_taken() {
         refused(name, &["--file", "-"], b"ab\xff", 1, &["standard input", "UTF-8", "byte 2"]);
         refused(name, &["--file", "-"], b"", 1, &["standard input", "empty"]);
     }
-    refused("chat", &[], b"\xff\xfe\n", 1, &["standard input", "UTF-8"]);
+    refused("chat", &["--device", "cpu"], b"\xff\xfe\n", 1, &["standard input", "UTF-8"]);
     failed("generate", &["--context", "9"], &["10 tokens", "holds 9", "--context"]);
     let long = "whale ".repeat(5000);
     refused("generate", &["--file", "-"], long.as_bytes(), 1, &["the prompt has", "the cache holds 4096"]);
@@ -180,11 +184,11 @@ fn help_teaches() {
 fn standard_output_that_takes_nothing() {
     let text = repository("models/texts/held.txt");
     let runs: [(&str, &[&str]); 5] = [
-        ("generate", &["-n", "4"]),
-        ("generate", &["-n", "4", "--json"]),
+        ("generate", &["--device", "cpu", "-n", "4"]),
+        ("generate", &["--device", "cpu", "-n", "4", "--json"]),
         ("inspect", &[]),
-        ("bench", &["-p", "4", "-n", "0", "-r", "1"]),
-        ("perplexity", &["--file", &text, "--chunks", "1", "--context", "8"]),
+        ("bench", &["--device", "cpu", "-p", "4", "-n", "0", "-r", "1"]),
+        ("perplexity", &["--device", "cpu", "--file", &text, "--chunks", "1", "--context", "8"]),
     ];
     for (name, args) in runs {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();

@@ -46,7 +46,8 @@ fn text_is_the_books_to_the_byte() {
     assert_eq!(run("generate", &["-n", "64", "--no-echo"]).ok(), format!("{}\n", book()));
     // None of these changes what the model is sure of.
     for switch in [
-        &["--dense"][..],
+        &["--device", "cpu"][..],
+        &["--dense"],
         &["--threads", "1"],
         &["--threads", "3"],
         &["--cache-type", "bf16"],
@@ -212,6 +213,17 @@ fn prompts_come_from_files() {
 }
 
 #[test]
+fn the_device_is_said_unless_it_was_asked_for() {
+    let auto = run("generate", &["-n", "1", "--precision", "exact"]);
+    assert!(auto.stderr.starts_with("device "), "{}", auto.stderr);
+    let (what, why) = auto.stderr.lines().next().unwrap().split_once("): ").unwrap();
+    assert!(what.contains("cpu (") || what.contains("sm_"), "{what}");
+    assert!(why.contains("GPU") && why.contains("precision exact, cache "), "{why}");
+    let cpu = run("generate", &["-n", "1", "--device", "cpu"]);
+    assert!(!cpu.stderr.contains("device ") && cpu.stderr.contains("ran on    cpu ("), "{}", cpu.stderr);
+}
+
+#[test]
 fn verbose_and_logprobs_go_to_standard_error() {
     let run = run("generate", &["-n", "3", "-v", "--logprobs", "2"]);
     assert_eq!(run.stdout, "Call me Ishmael. Some years ago\n");
@@ -223,8 +235,8 @@ fn verbose_and_logprobs_go_to_standard_error() {
 /// `generate | head -c 20`
 #[test]
 fn a_reader_that_leaves_ends_it_quietly() {
-    let mut child =
-        example("generate", &["-n", "4000"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut command = example("generate", &["--device", "cpu", "-n", "4000"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut begin = [0; 20];
     child.stdout.take().unwrap().read_exact(&mut begin).unwrap();
     assert_eq!(begin, *b"Call me Ishmael. Som");
@@ -245,7 +257,7 @@ fn ctrl_c_ends_with_the_figures() {
     assert!(!run.stderr.contains("error"), "{}", run.stderr);
 
     let mut running = crate::process::Running::start("generate", &["-n", "4000", "--json", "-v"]);
-    running.wait_for_stderr(|text| text.contains("device"));
+    running.wait_for_stderr(|text| text.contains("trunk"));
     running.interrupt();
     let run = running.finish();
     assert_eq!(run.code, Some(130), "{run:?}");
