@@ -3,7 +3,7 @@
 //
 // Math    scores[t][s] = scale sum_a w[t][a] relu(q[t][a] . key[s])
 // Shapes  q [m, heads, dim], w [m, heads], keys [slots, dim] in pages, scores [m, stride]; dsa_indexer: 128 wide, up to 32 heads, bf16 or f16
-// Tiling  a warp has 32 or 64 keys in registers, and queries of kRows rows lie in shared memory (common/indexer.cuh). Rows of one sequence share
+// Tiling  a warp has 32 keys in registers, and queries of kRows rows lie in shared memory (common/indexer.cuh). Rows of one sequence share
 //         what is loaded; tiles beyond what a row sees are skipped.
 //         dsa_indexer_any: a lane has a key, 32 of its columns at a time, and sums of 32 heads; FMAs in f32.
 // Floor   bytes of the keys: 128k of 256 bytes 33.5 MB, 8.2 us at 4.1 TB/s; int8 17.3 MB, 4.2 us. Many rows: 8192 operations for a row and a
@@ -18,12 +18,12 @@ template <class Key> INTRIN float key_value(Key x) { return to_f32(x); }
 // relu lets NaN pass.
 INTRIN float liked(float dot, float w) { return (dot < 0.f ? 0.f : dot) * w; }
 
-// Minus infinity in the columns behind what a row sees.
 // Keys that a row sees: not more than its scores have room for, whatever a graph finds when it runs again.
 INTRIN uint32_t seen(const dsa_indexer_params &p, uint32_t t) {
     return static_cast<uint32_t>(min(uint64_t{p.rows.positions[t]} + 1, p.stride));
 }
 
+// Minus infinity in the columns behind what a row sees.
 INTRIN void hide_later_keys(const dsa_indexer_params &p, uint32_t t, uint32_t visible, uint32_t thread, uint32_t threads) {
     float *scores = p.scores + (t - p.first) * p.stride;
     for (uint32_t s = visible + thread; s < p.fill; s += threads) scores[s] = -INFINITY;

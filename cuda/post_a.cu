@@ -7,8 +7,8 @@
 // Shapes  q [m, 2048], kv [m, 512 + 64], key [m, 128]; caches by slot
 // Tiling  a block of threads for each row of q, which stays in registers (a warp has the 256 columns of a tile); behind them a warp for
 //         each latent row and one for each key, so that nothing of these crosses warps
-// Floor   1 row: 25 KB and a launch, 0.5 us; as in norm_quantize latency: load 0.3 us, two reductions and stores 0.4. 2048 rows to f16
-//         tiles and bf16: 32 MB, 8.3 us at 3.9 TB/s
+// Floor   1 row: 20 KB and a launch, 0.5 us; as in norm_quantize latency: load 0.3 us, two reductions and stores 0.4. 2048 rows to f16
+//         tiles and bf16: 34 MB, 8.8 us at 3.9 TB/s
 // Limits  padding of a tile of 8 tokens is a block of threads for each token that is not there
 #include "common/cache_row.cuh"
 #include "common/places.cuh"

@@ -10,8 +10,8 @@
 # How to use the result: docs/gpu-host.md.
 set -euo pipefail
 
-# Of the archive: it travels to hosts over whatever there is.
-most_mib=16
+# Of the archive: it travels to hosts over whatever there is. 32 are the small models.
+most_mib=56
 
 fail() {
     echo "bundle.sh: $*" >&2
@@ -97,6 +97,8 @@ fill CUDA "${cuda% *}"
 fill NVCC "${cuda#* }"
 printf '%s\n' "$text" >"$new/README.txt"
 cp tools/bundle/run-tests tools/bundle/run-benches "$new/"
+mkdir "$new/models"
+cp -r models/*.gguf models/goldens "$new/models/"
 chmod 755 "$new" "$new"/run-*
 
 # From there, so that no name has to be changed on the way.

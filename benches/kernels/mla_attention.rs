@@ -272,6 +272,9 @@ fn cases(measured: bool) -> Vec<Case> {
             }
         }
     }
+    for sequences in [1, 2, 4, 8, 16, 64] {
+        all.push(Case { heads: 32, sequences, keys: 32_768, selected: Some(2048), ..one });
+    }
     for heads in [8, 64] {
         for (keys, selected) in [(2048, None), (4096, Some(2048))] {
             for sequences in [1, 8] {

@@ -38,6 +38,9 @@ impl Cache {
         if tokens == 0 {
             return Err(Error::argument("cache size", "at least 1 token", tokens));
         }
+        if ty == CacheType::Int8 {
+            return Err(Error::unsupported("latent rows of int8", "that is a type of the indexer's keys"));
+        }
         let pages = tokens.div_ceil(PAGE_ROWS);
         let pages_u32 = u32::try_from(pages).ok().filter(|p| p.checked_mul(PAGE_ROWS as u32).is_some());
         let Some(pages_u32) = pages_u32 else {

@@ -59,9 +59,10 @@ impl RaggedRows {
     /// Adds `n` rows of one sequence at positions `start .. start + n`; `pages` is its page table, which must cover them.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the table is too short.
+    /// [`Error::Shape`] if the table is too short, or positions have more than 32 bits.
     pub fn push(&mut self, start: usize, n: usize, pages: &[u32]) -> Result<()> {
-        let end = start.checked_add(n).filter(|end| *end <= pages.len() * PAGE_ROWS);
+        let end =
+            start.checked_add(n).filter(|end| *end <= pages.len() * PAGE_ROWS && *end <= u32::MAX as usize);
         let numbered = pages.iter().all(|p| p.checked_mul(PAGE_ROWS as u32).is_some());
         let (Some(end), true) = (end, numbered) else {
             let want = format!("a page table for {n} tokens from {start} on");

@@ -171,17 +171,64 @@ pub fn selects_what_two_launches_select(devices: &[Device], c: Case) -> TestCase
     Ok(())
 }
 
-/// Two blocks of threads share rows, launch after launch in the same memory, of which lists say all, the first of equals, or too little, so that
-/// scores go to memory and are counted. The emulator makes one of them give up as often as not.
+/// Launches of the family so far.
+fn launches(d: &Device) -> u64 {
+    let all = d.gpu().unwrap().launches();
+    all.iter().filter(|(entry, _)| entry.family().starts_with("dsa_select")).map(|(_, n)| n).sum()
+}
+
+/// Rows of more keys than blocks of threads can list, launch after launch in the same memory: what is listed of a block is enough, or of equals the
+/// first ones, or does not prove the selection, so that scores go to memory and blocks count together. The emulator makes one of them give up as
+/// often as not, and the last one then scores and selects alone.
 pub fn lists_that_do_not_do(devices: &[Device]) {
+    use Keys::*;
     for d in devices.iter().filter(|d| d.gpu().is_ok()) {
         let mut scratch = IndexerScratch::new(d).unwrap();
-        for seed in 0..16u64 {
-            let keys = [Keys::Dealt, Keys::Equal, Keys::Random, Keys::Dealt][seed as usize % 4];
-            let ty = [CacheType::Bf16, CacheType::Int8, CacheType::F16][seed as usize % 3];
-            let (lens, k) = (vec![900 + 7 * seed as usize], [200, 100, 150, 40][seed as usize / 4]);
-            let c = Case { lens, heads: 2, ty, precision: Precision::Fast, k, keys, parts: 2, seed };
-            assert!(is_the_same(d, &c, &mut scratch).unwrap(), "{c:?}");
+        let kinds = [
+            (Dealt, 2048),
+            (Equal, 2048),
+            (Random, 2048),
+            (Dealt, 4096),
+            (Equal, 4096),
+            (Disliked, 1000),
+            (Random, 64),
+            (Dealt, 400),
+        ];
+        for (i, (keys, k)) in kinds.into_iter().enumerate() {
+            let ty = [CacheType::Bf16, CacheType::Int8, CacheType::F16][i % 3];
+            for parts in [2, 3] {
+                let (lens, seed) = (vec![12_400 + 37 * i], (3 * i + parts) as u64);
+                let c = Case {
+                    lens,
+                    heads: 2,
+                    ty,
+                    precision: Precision::Fast,
+                    k,
+                    keys,
+                    parts: parts as u32,
+                    seed,
+                };
+                assert!(is_the_same(d, &c, &mut scratch).unwrap(), "{c:?}");
+            }
+        }
+        if d.name().contains("emulator") {
+            continue;
+        }
+        // On GPUs as many blocks as there can be.
+        for (keys, k) in kinds {
+            for ty in [CacheType::Bf16, CacheType::Int8] {
+                let c = Case {
+                    lens: vec![131_072],
+                    heads: 32,
+                    ty,
+                    precision: Precision::Exact,
+                    k,
+                    keys,
+                    parts: 128,
+                    seed: 5,
+                };
+                assert!(is_the_same(d, &c, &mut scratch).unwrap(), "{c:?}");
+            }
         }
     }
 }
@@ -189,27 +236,20 @@ pub fn lists_that_do_not_do(devices: &[Device]) {
 /// Rows of their own and many keys by one launch; few keys, and rows that share keys, by two.
 pub fn few_rows_are_selected_at_once(devices: &[Device]) {
     for d in devices.iter().filter(|d| d.gpu().is_ok()) {
-        for (lens, new, visible, at_once) in
-            [(vec![80, 70], 1, 8200, true), (vec![80, 70], 1, 80, false), (vec![80, 70], 2, 8200, false)]
-        {
+        use CacheType::*;
+        for (lens, new, ty, at_once) in [
+            (vec![8200, 70], 1, Bf16, true),
+            (vec![8192], 1, Int8, true),
+            (vec![8192], 1, F16, false),
+            (vec![80, 70], 1, Bf16, false),
+            (vec![8300], 2, Int8, false),
+        ] {
             let sequences: Vec<_> = lens.iter().map(|len| Sequence { len: *len, new }).collect();
-            let batch = Batch::random(&sequences, DIM, CacheType::Bf16, &mut Rng(1));
+            let batch = Batch::random(&sequences, DIM, ty, &mut Rng(1));
             let (keys, rows) = batch.on(d).unwrap();
             let rng = &mut Rng(2);
             let (q, w) = (rng.normals(rows.len() * DIM), rng.normals(rows.len()));
             let (q, w) = (tensor(d, DIM, &q), tensor(d, 1, &w));
-            let problem = IndexerProblem {
-                m: rows.len(),
-                sequences: lens.len(),
-                visible,
-                heads: 1,
-                dim: DIM,
-                ty: CacheType::Bf16,
-                precision: Precision::Exact,
-                sms: d.gpu().unwrap().properties().sms as usize,
-                smem_per_sm: d.gpu().unwrap().properties().smem_per_sm as usize,
-            };
-            assert_eq!(SelectConfig::pick(problem, 20).is_some(), at_once);
             let select = |how| {
                 let (mut scratch, mut out) =
                     (IndexerScratch::new(d).unwrap(), Selection::new(d, 20).unwrap());
@@ -221,7 +261,10 @@ pub fn few_rows_are_selected_at_once(devices: &[Device]) {
                 }
                 rows_of(&out).unwrap()
             };
-            assert!(select(None) == select(Some(Selecting::Apart)));
+            let before = launches(d);
+            let got = select(None);
+            assert_eq!(launches(d) - before, u64::from(at_once), "{lens:?} {ty}");
+            assert!(got == select(Some(Selecting::Apart)), "{lens:?} {ty}");
         }
     }
 }
@@ -244,15 +287,11 @@ pub fn graphs_may_select_at_once_what_did_not(devices: &[Device]) {
         let mut out = Selection::new(d, 20).unwrap();
         let mut select =
             || indexer_select(&q, &w, &keys, &rows, 0.1, &mut scratch, &mut out, Precision::Exact);
-        let launches = || -> u64 {
-            let all = d.gpu().unwrap().launches();
-            all.iter().filter(|(entry, _)| entry.family() == "dsa_select").map(|(_, n)| n).sum()
-        };
-        let before = launches();
+        let before = launches(d);
         select().unwrap();
-        assert_eq!(launches(), before, "one launch for 80 keys");
+        assert_eq!(launches(d), before, "one launch for 80 keys");
         let mut graph = d.gpu().unwrap().capture(select).unwrap();
-        assert_eq!(launches(), before + 1, "no launch that selects at once was recorded");
+        assert_eq!(launches(d), before + 1, "no launch that selects at once was recorded");
         let want = rows_of(&out).unwrap();
         out.indices.fill(0).unwrap();
         graph.launch().unwrap();

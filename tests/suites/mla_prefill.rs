@@ -37,7 +37,7 @@ macro_rules! mla_prefill_properties {
         is_the_reference(case), any_cut_gives_the_same(case), sequences_do_not_touch(case), later_keys_do_not_matter(case),
         huge_queries_pick_one_key(case);
         takes_sizes_around_tiles, keys_are_expanded_in_blocks_of_any_size, takes_the_types_of_caches_and_weights,
-        equals_the_absorbed_form, takes_more_sequences_than_a_launch, what_is_not_finite_is_seen, a_graph_reads_anew, a_graph_keeps_to_its_positions,
+        equals_the_absorbed_form, takes_more_sequences_than_a_launch, what_is_not_finite_is_seen, broken_weights_are_seen, a_graph_reads_anew, a_graph_keeps_to_its_positions,
         refuses_what_does_not_fit }
     };
 }

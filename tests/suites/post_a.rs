@@ -464,7 +464,16 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
     let (kv, kv_norm, angles) = (t(2, 192), t(1, 160), t(2, 32));
     let few = PostA { kv_a: &kv, kv_norm: &kv_norm, angles: &angles, ..input };
     refused(vec![("rotated in fp8", post_a(&few, Some(&mut y), None, &mut packed, None))]);
-    assert!(untouched(&y), "a refused call wrote something");
+    // Rows in int8 are keys of the indexer, however wide.
+    let mut of_int8 = PagedRows::new(d, 2, 128, CacheType::Int8).unwrap();
+    let (kv, kv_norm, angles) = (t(2, 128), t(1, 64), t(2, 64));
+    let short = PostA { kv_a: &kv, kv_norm: &kv_norm, angles: &angles, ..input };
+    let result = post_a(&short, Some(&mut y), None, &mut of_int8, None);
+    assert!(matches!(result, Err(glm5::Error::Unsupported { .. })), "{result:?}");
+    assert!(
+        untouched(&y) && of_int8.row(1).unwrap().iter().all(|v| *v == 0.0),
+        "a refused call wrote something"
+    );
     for cache in [&latent, &keys] {
         for slot in [0, 62, 126, 127] {
             assert!(cache.row(slot).unwrap().iter().all(|v| *v == 0.0), "a refused call wrote something");

@@ -48,7 +48,10 @@ pub fn mla_prefill(
 /// `p` before it meets values are rounded to bf16, for any type of cache; sums are f32. The result of a row depends on its query and the
 /// keys it sees alone, bit for bit, however a prompt is cut. On the CPU it is the absorbed form, in f32.
 ///
-/// A recorded call reads queries, page tables and weights anew, for rows at the same positions: others are refused by
+/// What is not finite in `v_b`, or becomes so there, counts as the largest number of bf16, 3.4e38; the absorbed form gives NaN. Keys that are not
+/// finite give NaN in the rows that see them.
+///
+/// A recorded call reads queries, page tables and latent rows anew, for rows at the same positions: others are refused by
 /// [`RaggedRows::upload`] while the graph is there.
 ///
 /// # Errors

@@ -51,8 +51,8 @@ pub struct IndexKeys<'a> {
 /// On a GPU widths are multiples of 4, at most 2048, 512 + 128 and 128, as GLM-5's are.
 ///
 /// # Errors
-/// [`Error::Shape`] if they do not fit or a slot does not exist; [`Error::Unsupported`] across devices, for tiles on a CPU and other widths
-/// on a GPU. Nothing is written then.
+/// [`Error::Shape`] if they do not fit or a slot does not exist; [`Error::Unsupported`] across devices, for latent rows of int8, for tiles on a
+/// CPU and other widths on a GPU. Nothing is written then.
 pub fn post_a(
     input: &PostA<'_>,
     y: Option<&mut Tensor>,
@@ -73,6 +73,9 @@ pub fn post_a(
         return Err(Error::shape(OP, "columns, an even number of them rotated", got));
     }
     expect_cache(latent, kv_a.cols(), rows)?;
+    if latent.ty() == CacheType::Int8 {
+        return Err(Error::unsupported("latent rows of int8", "that is a type of the indexer's keys"));
+    }
     if latent.ty() == CacheType::Fp8 && rope != FP8_ROTATED {
         return Err(Error::shape(OP, format!("{FP8_ROTATED} rotated values of rows in fp8"), rope));
     }
