@@ -3,9 +3,11 @@
 use super::Buffer;
 use super::dequantize::holds;
 use super::linear::{self, linear_many};
+use super::moe_shared::together;
 use crate::error::{Error, Result};
 use crate::kernels;
-use crate::ops::ffn::Ffn;
+use crate::ops::ffn::{Ffn, FfnScratch};
+use crate::ops::linear::{LinearInput, linear_from, swiglu_tiled};
 use crate::sys::swiglu_params;
 use crate::tensor::{Precision, Tensor};
 
@@ -68,7 +70,33 @@ pub(crate) fn ffn(w: &Ffn, x: &Tensor, y: &mut Tensor, precision: Precision) -> 
     if !w.down().is_tiled() {
         linear::prepare(w.down(), &gate)?;
     }
-    linear_many(&[w.gate(), w.up()], x, &mut [&mut gate, &mut up], Vec::new(), precision)?;
+    linear_many(&[w.gate(), w.up()], x, None, &mut [&mut gate, &mut up], Vec::new(), precision)?;
     swiglu_in_place(gate.cuda_mut()?, up.cuda()?, m * ff)?;
-    linear_many(&[w.down()], &gate, &mut [y], Vec::new(), precision)
+    linear_many(&[w.down()], &gate, None, &mut [y], Vec::new(), precision)
+}
+
+/// The same in memory that is kept.
+pub(crate) fn ffn_from(
+    w: &Ffn,
+    x: &mut LinearInput,
+    scratch: &mut FfnScratch,
+    y: &mut Tensor,
+    precision: Precision,
+) -> Result<()> {
+    let gpu = x.values().cuda()?.gpu().with(y.cuda()?)?.clone();
+    let _turn = gpu.turn();
+    let FfnScratch { h, up } = scratch;
+    let (m, n) = (x.values().rows(), x.values().rows() * w.ff());
+    h.resize(m)?;
+    let both = together(w)? && precision == Precision::Fast;
+    match x.rounded()? {
+        (_, Some(x)) if both => swiglu_tiled(w.gate(), w.up(), x, h.values_mut())?,
+        _ => {
+            up.resize(m)?;
+            prepare(&gpu, n)?;
+            linear_from(&[w.gate(), w.up()], x, &mut [h.values_mut(), up], &mut [], precision)?;
+            swiglu_in_place(h.values_mut().cuda_mut()?, up.cuda()?, n)?;
+        }
+    }
+    linear_from(&[w.down()], h, &mut [y], &mut [], precision)
 }

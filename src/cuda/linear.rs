@@ -10,13 +10,14 @@ use crate::quant::GgmlType;
 use crate::sys::{ROUND_BF16, ROUND_INT8, ROUND_NONE, linear_params, linear_round};
 use crate::tensor::{ActivationFormat, Heads, Matrix, Precision, QuantizedTiles, Tensor};
 
-const TILES_ARE_FAST: &str = "a matrix in tiles takes rounded activations: precision `fast`";
+pub(super) const TILES_ARE_FAST: &str = "a matrix in tiles takes rounded activations: precision `fast`";
 
-/// `ys[i] = ws[i] x`: one launch for each matrix in blocks. Those in tiles share launches, and activations that are rounded once,
-/// into memory of this call, so that it cannot be recorded in a graph. Parts are `rotated` only if all are in tiles.
+/// `ys[i] = ws[i] x`: one launch for each matrix in blocks. Those in tiles share launches, and activations that are rounded once:
+/// `x_rounded`, or else into memory of this call, so that it cannot be recorded in a graph. Parts are `rotated` only if all are in tiles.
 pub(crate) fn linear_many(
     ws: &[&Matrix],
     x: &Tensor,
+    x_rounded: Option<&mut QuantizedTiles>,
     ys: &mut [&mut Tensor],
     rotated: Vec<Rotated<'_>>,
     precision: Precision,
@@ -41,22 +42,24 @@ pub(crate) fn linear_many(
         }
     }
     // Before addresses are taken that kernels write to: memory that is cleared would count as the end of those kernels.
-    let q = match tiles {
-        true => Some(QuantizedTiles::on(x.cuda()?.gpu(), [x.rows(), 1, x.cols()], None)?),
-        false => None,
-    };
+    let mut own = None;
+    if tiles && x_rounded.is_none() {
+        own = Some(QuantizedTiles::on(x.cuda()?.gpu(), [x.rows(), 1, x.cols()], None)?);
+    }
     let all = in_blocks.into_iter().map(|(w, y)| {
         let (x_part, y_part) = (Heads::one(0, w.cols()), Heads::one(0, w.rows()));
         Launch::new(w, x, x_part, y, y_part, round(w, precision, ROUND_INT8)?, None)
     });
     // None runs unless all can.
     let all = all.collect::<Result<Vec<_>>>()?;
-    if let Some(mut q) = q {
-        linear_tiled::quantize(x, Heads::one(0, x.cols()), &mut q)?;
+    if let Some(q) = &mut own {
+        linear_tiled::quantize(x, Heads::one(0, x.cols()), q)?;
+    }
+    if let Some(q) = x_rounded.or(own.as_mut()).filter(|_| tiles) {
         let unrounded = Some(Unrounded { x, ws: &unrounded, ys: &mut unrounded_ys });
         linear_tiled::linear_tiled(
             &in_tiles,
-            &mut q,
+            q,
             &mut tiled_ys,
             TiledOptions { unrounded, rotated, kernel: None },
         )?;

@@ -23,6 +23,7 @@ pub(crate) mod mla_prefill;
 pub(crate) mod moe;
 pub(crate) mod moe_blocks;
 mod moe_many;
+pub(crate) mod moe_shared;
 pub(crate) mod moe_sort;
 pub(crate) mod moe_sum;
 pub(crate) mod norm;

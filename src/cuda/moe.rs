@@ -79,7 +79,7 @@ impl MoeScratch {
         Self::on(device.gpu()?)
     }
 
-    fn on(gpu: &Gpu) -> Result<Self> {
+    pub(super) fn on(gpu: &Gpu) -> Result<Self> {
         Ok(MoeScratch {
             x: gpu.alloc(LABEL, 0)?,
             h: gpu.alloc(LABEL, 0)?,
@@ -91,7 +91,13 @@ impl MoeScratch {
     }
 
     /// Room for a call.
-    fn resize(&mut self, sizes: Sizes, gpu: &Gpu, many: Option<&ManyPlan>) -> Result<()> {
+    fn resize(
+        &mut self,
+        sizes: Sizes,
+        gpu: &Gpu,
+        many: Option<&ManyPlan>,
+        shared: Option<&Ffn>,
+    ) -> Result<()> {
         let Sizes { m, hidden, ff, ff_shared, .. } = sizes;
         let pairs = sizes.pairs();
         let by_place = many.is_some_and(ManyPlan::takes_x_by_place);
@@ -101,7 +107,10 @@ impl MoeScratch {
         let blocks = RowsConfig::most_blocks(gpu.properties());
         grow(&mut self.partial, blocks * 2 * 4 * 128)?;
         grow(&mut self.arrived, blocks)?;
-        many.map_or(Ok(()), |plan| self.many.resize(sizes, gpu, plan))
+        match many {
+            None => Ok(()),
+            Some(plan) => self.many.resize(sizes, gpu, plan.height(), plan.takes_x_by_place(), shared),
+        }
     }
 }
 
@@ -371,7 +380,7 @@ pub(crate) fn moe(
         Plan::Few { .. } => None,
         Plan::Many(plan) => Some(plan),
     };
-    scratch.resize(sizes, &gpu, many)?;
+    scratch.resize(sizes, &gpu, many, shared)?;
     match &plan {
         Plan::Few { x, rows, down } => few(&call, (x, rows, down), scratch, y),
         Plan::Many(plan) => moe_many(&call, plan, scratch, y),

@@ -4,10 +4,12 @@ use std::ptr;
 
 use super::dequantize::{count, holds, row_bytes};
 use super::linear::round;
+use super::moe::{MoeScratch, Sizes};
 use super::{Buffer, ffn, moe_sum};
 use crate::error::{Error, Result};
 use crate::kernels::{self, Entry};
 use crate::ops::ffn::Ffn;
+use crate::ops::moe::MoeOptions;
 use crate::ops::moe_sort::config::SortConfig;
 use crate::ops::moe_sort::{self as sort, SortOptions, SortedPairs};
 use crate::ops::moe_sum::config::SumConfig;
@@ -15,9 +17,6 @@ use crate::ops::router::Routing;
 use crate::quant::GgmlType;
 use crate::sys::{ROUND_INT8, linear_round, moe_dot_params};
 use crate::tensor::{Matrix, Precision, Tensor};
-
-/// In [`super::Gpu::held`].
-const LABEL: &str = "activations";
 
 /// Tokens up to which tiles have one place: most experts have one token then, or none.
 const SINGLE_TOKENS: usize = 2;
@@ -60,15 +59,15 @@ impl DotConfig {
 }
 
 /// Experts in blocks, in f32 arithmetic: sort, gate, up, SwiGLU, down, sum. With `first_expert` ids of other experts are left out; without
-/// it they trap. In memory of this call, so that it cannot be recorded in a graph.
+/// it they trap.
 pub(crate) fn moe(
+    MoeOptions { first_expert, scratch }: MoeOptions<'_>,
     experts: &Ffn,
     shared: Option<&Ffn>,
     x: &Tensor,
     routing: &Routing,
     y: &mut Tensor,
     precision: Precision,
-    first_expert: Option<usize>,
 ) -> Result<()> {
     let (m, n_experts, hidden, ff) = (x.rows(), experts.slabs(), experts.hidden(), experts.ff());
     let rows = x.cuda()?;
@@ -105,27 +104,32 @@ pub(crate) fn moe(
     }
     ffn::prepare(&gpu, pairs * ff)?;
     // All memory before the first launch: clearing some ends what runs.
-    let mut sorted = SortedPairs::new(x.device(), n_experts)?;
-    let mut gate: Buffer<f32> = gpu.alloc(LABEL, pairs * ff)?;
-    let mut up: Buffer<f32> = gpu.alloc(LABEL, pairs * ff)?;
-    let mut out: Buffer<f32> = gpu.alloc(LABEL, pairs * hidden)?;
-    let shared = match shared {
-        None => None,
-        Some(shared) => {
-            let mut out = Tensor::zeros(x.device(), m, hidden)?;
-            ffn::ffn(shared, x, &mut out, precision)?;
-            Some(out)
+    let ff_shared = shared.map_or(0, Ffn::ff);
+    let sizes = Sizes { m, top_k: routing.ids.cols(), hidden, ff, ff_shared, n_experts };
+    let mut own = None;
+    let scratch = match scratch {
+        Some(scratch) => scratch,
+        None => own.insert(MoeScratch::on(&gpu)?),
+    };
+    gpu.with(&scratch.x)?;
+    scratch.many.resize(sizes, &gpu, options.height, true, shared)?;
+    let (sorted, out, [gate, up], room) = scratch.many.parts(sizes)?;
+    let shared = match (room, shared) {
+        (Some(room), Some(w)) => {
+            room.run(w, x, precision)?;
+            Some(&room.y)
         }
+        _ => None,
     };
 
-    sort::moe_sort(&routing.ids, &options, &mut sorted)?;
+    sort::moe_sort(&routing.ids, &options, sorted)?;
     let round = |w: &Matrix| round(w, precision, ROUND_INT8);
     let (gate_w, up_w, down_w) = (experts.gate(), experts.up(), experts.down());
-    products(gate_w, rows, true, &mut gate, &sorted, gate_by, round(gate_w)?)?;
-    products(up_w, rows, true, &mut up, &sorted, up_by, round(up_w)?)?;
-    ffn::swiglu_in_place(&mut gate, &up, pairs * ff)?;
-    products(down_w, &gate, false, &mut out, &sorted, down_by, round(down_w)?)?;
-    moe_sum::moe_sum(&out, &sorted, &routing.weights, shared.as_ref(), y)
+    products(gate_w, rows, true, gate, sorted, gate_by, round(gate_w)?)?;
+    products(up_w, rows, true, up, sorted, up_by, round(up_w)?)?;
+    ffn::swiglu_in_place(gate, up, pairs * ff)?;
+    products(down_w, gate, false, out, sorted, down_by, round(down_w)?)?;
+    moe_sum::moe_sum(out, sorted, &routing.weights, shared, y)
 }
 
 /// `y[place] = w[expert of place] x[row]`; with `gather` rows are tokens, else places. `w` and `x` hold their shapes.

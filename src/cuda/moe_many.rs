@@ -6,18 +6,18 @@ use std::ptr;
 use super::dequantize::count;
 use super::ffn::{self, swiglu_in_place};
 use super::moe::{Call, LABEL, MoeScratch, NONE, Places, Rounding, Sizes};
+use super::moe_shared::SharedRoom;
 use super::{Buffer, Gpu, moe_sum};
 use crate::error::{Error, Result};
 use crate::kernels::Entry;
 use crate::ops::ffn::Ffn;
-use crate::ops::linear::{linear_tiled, quantize, swiglu_tiled};
 use crate::ops::moe::config::{GroupedConfig, RowsConfig, RowsProblem};
 use crate::ops::moe_sort::config::SortConfig;
 use crate::ops::moe_sort::{self as sort, SortOptions, SortedPairs, max_tiles};
 use crate::ops::moe_sum::config::SumConfig;
 use crate::quant::tiles::TILE_COLS;
 use crate::sys::{moe_gemm_params, moe_matrix, moe_pairs, moe_rows_params, moe_tile, row_act};
-use crate::tensor::{Device, Precision, QuantizedTiles, Tensor};
+use crate::tensor::{Device, Precision, Tensor};
 
 /// Of [`MoeScratch`] what many tokens need.
 #[derive(Debug)]
@@ -32,57 +32,28 @@ pub(super) struct Many {
     shared: Vec<SharedRoom>,
 }
 
-/// What the shared expert needs: input and what is between its halves, rounded, and that before; its output.
-#[derive(Debug)]
-struct SharedRoom {
-    x: QuantizedTiles,
-    h: Tensor,
-    /// Of two types.
-    up: Tensor,
-    h_rounded: QuantizedTiles,
-    y: Tensor,
-}
-
-impl SharedRoom {
-    fn suits(&self, sizes: Sizes) -> bool {
-        self.h.cols() == sizes.ff_shared && self.y.cols() == sizes.hidden
-    }
-
-    /// The shared expert of every row of `x`, into `y`.
-    fn run(&mut self, w: &Ffn, x: &Tensor) -> Result<()> {
-        let SharedRoom { x: x_rounded, h, up, h_rounded, y } = self;
-        if !w.is_tiled() {
-            return ffn::ffn(w, x, y, Precision::Fast);
-        }
-        quantize(x, x_rounded)?;
-        if w.gate().tiles()?.ty == w.up().tiles()?.ty {
-            swiglu_tiled(w.gate(), w.up(), x_rounded, h)?;
-        } else {
-            linear_tiled(&[w.gate()], x_rounded, &mut [h])?;
-            linear_tiled(&[w.up()], x_rounded, &mut [up])?;
-            let n = h.rows() * h.cols();
-            swiglu_in_place(h.cuda_mut()?, up.cuda()?, n)?;
-        }
-        quantize(h, h_rounded)?;
-        linear_tiled(&[w.down()], h_rounded, &mut [y])
-    }
-}
-
 impl Many {
     pub fn on(gpu: &Gpu) -> Result<Self> {
         let none = || gpu.alloc(LABEL, 0);
         Ok(Many { sorted: Vec::new(), rows: none()?, halves: [none()?, none()?], shared: Vec::new() })
     }
 
-    /// Room for a call.
-    pub fn resize(&mut self, sizes: Sizes, gpu: &Gpu, plan: &ManyPlan) -> Result<()> {
+    /// Room for a call, sorted into tiles of `height`; gate and up are products of their own where they are `apart`.
+    pub fn resize(
+        &mut self,
+        sizes: Sizes,
+        gpu: &Gpu,
+        height: usize,
+        apart: bool,
+        shared: Option<&Ffn>,
+    ) -> Result<()> {
         let device = Device::Cuda(gpu.clone());
-        let Sizes { m, hidden, ff, ff_shared, n_experts, .. } = sizes;
+        let Sizes { m, hidden, ff, n_experts, .. } = sizes;
         let pairs = sizes.pairs();
         if !self.sorted.iter().any(|sorted| sorted.n_experts() == n_experts) {
             self.sorted.push(SortedPairs::new(&device, n_experts)?);
         }
-        let of_halves = if plan.takes_x_by_place() { pairs.saturating_mul(ff) } else { 0 };
+        let of_halves = if apart { pairs.saturating_mul(ff) } else { 0 };
         let [gate, up] = &mut self.halves;
         for (buffer, values) in
             [(&mut self.rows, pairs.saturating_mul(hidden)), (gate, of_halves), (up, of_halves)]
@@ -91,35 +62,40 @@ impl Many {
                 *buffer = gpu.alloc(LABEL, values)?;
             }
         }
-        if ff_shared > 0 && !self.shared.iter().any(|room| room.suits(sizes)) {
-            self.shared.push(SharedRoom {
-                x: QuantizedTiles::new(&device, m, hidden)?,
-                h: Tensor::zeros(&device, m, ff_shared)?,
-                up: Tensor::zeros(&device, 0, ff_shared)?,
-                h_rounded: QuantizedTiles::new(&device, m, ff_shared)?,
-                y: Tensor::zeros(&device, m, hidden)?,
-            });
-        }
         if let Some(sorted) = self.sorted.iter_mut().find(|sorted| sorted.n_experts() == n_experts) {
-            sorted.grow(pairs, plan.sort.height)?;
+            sorted.grow(pairs, height)?;
         }
-        let Some(room) = self.shared.iter_mut().find(|room| ff_shared > 0 && room.suits(sizes)) else {
-            return Ok(());
-        };
-        room.x.resize(m, hidden)?;
-        room.h.resize(m)?;
-        room.up.resize(if plan.shared_of_one_type { 0 } else { m })?;
-        room.h_rounded.resize(m, ff_shared)?;
-        room.y.resize(m)
+        let Some(w) = shared else { return Ok(()) };
+        let widths = [hidden, sizes.ff_shared];
+        if !self.shared.iter().any(|room| room.suits(widths)) {
+            self.shared.push(SharedRoom::new(&device, widths)?);
+        }
+        match self.shared.iter_mut().find(|room| room.suits(widths)) {
+            Some(room) => room.resize(m, w),
+            None => Ok(()),
+        }
+    }
+
+    /// The pairs that were sorted for so many experts, room for rows by place and for two halves before them, and that of a shared expert.
+    pub fn parts(&mut self, sizes: Sizes) -> Result<Parts<'_>> {
+        let Many { sorted, rows, halves, shared } = self;
+        let widths = [sizes.hidden, sizes.ff_shared];
+        match sorted.iter_mut().find(|sorted| sorted.n_experts() == sizes.n_experts) {
+            Some(sorted) => Ok((sorted, rows, halves, shared.iter_mut().find(|room| room.suits(widths)))),
+            None => Err(Error::unsupported("many tokens", "there is no room for them")),
+        }
     }
 }
+
+/// Of [`Many::parts`].
+type Parts<'a> =
+    (&'a mut SortedPairs, &'a mut Buffer<f32>, &'a mut [Buffer<f32>; 2], Option<&'a mut SharedRoom>);
 
 /// Kernels of a call, and where they run.
 pub(super) struct ManyPlan {
     sort: SortOptions,
     up: Up,
     down: Product,
-    shared_of_one_type: bool,
 }
 
 /// Gate, up and what is between them and down.
@@ -185,8 +161,12 @@ impl ManyPlan {
             }
         }
         launches.into_iter().try_for_each(|(entry, grid)| gpu.prepare(entry, [grid, 1, 1]))?;
-        let shared_of_one_type = call.shared.is_none_or(|w| w.of_one_type());
-        Ok(ManyPlan { sort, up, down, shared_of_one_type })
+        Ok(ManyPlan { sort, up, down })
+    }
+
+    /// Places of a tile.
+    pub fn height(&self) -> usize {
+        self.sort.height
     }
 
     /// Whether the input is gathered: then so are gate and up.
@@ -273,10 +253,7 @@ pub(super) fn moe_many(
     let Call { gpu, sizes, experts, .. } = *call;
     let Sizes { hidden, ff, n_experts, .. } = sizes;
     let MoeScratch { x: x_rounded, h, partial, arrived, many, .. } = scratch;
-    let Many { sorted, rows, halves, shared } = many;
-    let Some(sorted) = sorted.iter_mut().find(|sorted| sorted.n_experts() == n_experts) else {
-        return Err(Error::unsupported("many tokens", "there is no room for them"));
-    };
+    let (sorted, rows, halves, room) = many.parts(sizes)?;
     let x = call.x.cuda()?.as_ptr();
     if let Up::Together(rounding, _) = &plan.up {
         // SAFETY: x has `m` rows, as was checked, and the scratch room for them.
@@ -327,13 +304,16 @@ pub(super) fn moe_many(
             unsafe { rounding.launch(gpu, gate.as_ptr(), h.as_mut_ptr().cast(), Some(places)) }?;
         }
     }
-    let mut shared = shared.iter_mut().find(|room| sizes.ff_shared > 0 && room.suits(sizes));
-    if let (Some(room), Some(w)) = (&mut shared, call.shared_ffn) {
-        room.run(w, call.x)?;
-    }
+    let shared = match (room, call.shared_ffn) {
+        (Some(room), Some(w)) => {
+            room.run(w, call.x, Precision::Fast)?;
+            Some(&room.y)
+        }
+        _ => None,
+    };
     let (x, y_rows) = (h.as_ptr().cast(), rows.as_mut_ptr());
     let operands = Operands { experts: [down, NONE], x, h: ptr::null_mut(), y: y_rows, n: hidden, k: ff };
     // SAFETY: as above; there is a row of `hidden` values for each place.
     unsafe { plan.down.launch(&grouped, &operands, 2) }?;
-    moe_sum::moe_sum(rows, sorted, &call.routing.weights, shared.as_ref().map(|room| &room.y), y)
+    moe_sum::moe_sum(rows, sorted, &call.routing.weights, shared, y)
 }

@@ -40,7 +40,7 @@ pub(crate) fn router(
         return Ok(());
     }
     if !fused {
-        linear::linear_many(&[w], x, &mut [&mut out.logits], Vec::new(), Precision::Exact)?;
+        linear::linear_many(&[w], x, None, &mut [&mut out.logits], Vec::new(), Precision::Exact)?;
     }
     let (w, x) = match fused {
         true => (blocks.blocks.as_prologue_ptr().cast(), values.as_ptr()),

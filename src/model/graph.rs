@@ -14,16 +14,16 @@ use crate::gguf::Gguf;
 use crate::ops::dsa_indexer::{IndexerScratch, indexer_select};
 use crate::ops::dsa_topk::Selection;
 use crate::ops::embedding::embedding_of;
-use crate::ops::ffn::ffn;
-use crate::ops::linear::{Rotated, head_linear, linear, linear_many, linear_rotated};
+use crate::ops::ffn::{FfnScratch, ffn_from};
+use crate::ops::linear::{LinearInput, Rotated, head_linear, linear_from};
 use crate::ops::logits::logits_of;
-use crate::ops::mla_attention::{MlaConfig, mla_attention};
-use crate::ops::moe::moe;
+use crate::ops::mla_attention::{MlaConfig, MlaOptions, MlaScratch, mla_attention_with};
+use crate::ops::moe::{MoeOptions, MoeScratch, moe_with};
 use crate::ops::norm::{add_rms_norm, rms_norm};
 use crate::ops::post_a::{IndexKeys, PostA, post_a};
 use crate::ops::rope::rope_angles;
 use crate::ops::router::{Routing, router};
-use crate::tensor::{CacheType, Device, Heads, PagedRows, Precision, RaggedRows, Tensor};
+use crate::tensor::{CacheType, Device, Heads, Matrix, PagedRows, Precision, RaggedRows, Tensor};
 
 /// Tokens computed at a time: bounds the workspace, fills the GEMM tiles.
 const STEP_TOKENS: usize = 512;
@@ -218,7 +218,7 @@ impl Model {
         observer.see(Event::Embedding(&ws.x));
         rope_angles(c.rope_theta, &ws.rows, &mut ws.angles)?;
         let norms_after = weights.layers.iter().skip(1).map(|l| &l.attn_norm).chain([&weights.output_norm]);
-        rms_norm(&ws.x, &weights.layers[0].attn_norm, eps, &mut ws.h)?;
+        rms_norm(&ws.x, &weights.layers[0].attn_norm, eps, ws.h.values_mut())?;
         for (i, (layer, norm_after)) in weights.layers.iter().zip(norms_after).enumerate() {
             let caches = (&mut cache.latent[i], cache.index[i].as_mut());
             attention_input(c, layer, ws, caches, precision, sparse || observer.wants_indexer())?;
@@ -237,25 +237,28 @@ impl Model {
                 });
             }
             let selected = sparse.then_some(&ws.selection);
-            mla_attention(&ws.q_abs, &cache.latent[i], &ws.rows, selected, &ws.mla, &mut ws.u)?;
-            head_linear(&layer.v_b, &ws.u, ws.u_heads, &mut ws.o, ws.o_heads, precision)?;
-            linear(&layer.output, &ws.o, &mut ws.r, precision)?;
+            let memory = MlaOptions { scratch: ws.mla_scratch.as_mut(), ..MlaOptions::default() };
+            mla_attention_with(memory, &ws.q_abs, &cache.latent[i], &ws.rows, selected, &ws.mla, &mut ws.u)?;
+            head_linear(&layer.v_b, &ws.u, ws.u_heads, ws.o.values_mut(), ws.o_heads, precision)?;
+            linear_from(&[&layer.output], &mut ws.o, &mut [&mut ws.r], &mut [], precision)?;
             observer.see(Event::Attention { layer: i, out: &ws.r });
             count(&mut counters.layers[i], c.indexers[i], &ws.rows, selected);
 
-            add_rms_norm(&mut ws.x, &ws.r, &layer.ffn_norm, eps, &mut ws.h)?;
+            add_rms_norm(&mut ws.x, &ws.r, &layer.ffn_norm, eps, ws.h.values_mut())?;
             match &layer.ffn {
-                LayerFfn::Dense(w) => ffn(w, &ws.h, &mut ws.r, precision)?,
+                LayerFfn::Dense(w) => ffn_from(w, &mut ws.h, &mut ws.ffn, &mut ws.r, precision)?,
                 LayerFfn::Moe { router: w, bias, experts, shared } => {
-                    router(w, bias, &ws.h, &c.router, &mut ws.routing)?;
+                    let h = ws.h.values();
+                    router(w, bias, h, &c.router, &mut ws.routing)?;
                     observer.see(Event::Routing { layer: i, routing: &ws.routing });
-                    moe(experts, shared.as_ref(), &ws.h, &ws.routing, &mut ws.r, precision)?;
+                    let memory = MoeOptions { scratch: ws.moe.as_mut(), ..MoeOptions::default() };
+                    moe_with(memory, experts, shared.as_ref(), h, &ws.routing, &mut ws.r, precision)?;
                 }
             }
-            add_rms_norm(&mut ws.x, &ws.r, norm_after, eps, &mut ws.h)?;
+            add_rms_norm(&mut ws.x, &ws.r, norm_after, eps, ws.h.values_mut())?;
             observer.see(Event::Layer { layer: i, x: &ws.x });
         }
-        observer.see(Event::Final(&ws.h));
+        observer.see(Event::Final(ws.h.values()));
 
         counters.logits += ws.wanted.len() as u64;
         if ws.wanted.is_empty() {
@@ -263,9 +266,9 @@ impl Model {
         }
         let (head, rows) = (&weights.output, &ws.wanted_there);
         if ws.all_logits.rows() == 0 {
-            return logits_of(head, &ws.h, rows, &mut ws.gathered, &mut ws.all_logits, precision);
+            return logits_of(head, ws.h.values(), rows, &mut ws.gathered, &mut ws.all_logits, precision);
         }
-        logits_of(head, &ws.h, rows, &mut ws.gathered, &mut ws.logits, precision)?;
+        logits_of(head, ws.h.values(), rows, &mut ws.gathered, &mut ws.logits, precision)?;
         ws.all_logits.append(&ws.logits)
     }
 }
@@ -282,16 +285,19 @@ fn attention_input(
 ) -> Result<()> {
     let Layer { q_a, kv_a, q_b, k_b, .. } = layer;
     let queries = layer.indexer.as_ref().filter(|_| with_queries);
+    let from_h = |ws: &[&Matrix], outs: &mut [&mut Tensor], h: &mut LinearInput| {
+        linear_from(ws, h, outs, &mut [], precision)
+    };
     match (&layer.indexer, queries) {
         (_, Some(Indexer { k, proj, .. })) => {
             let outs = &mut [&mut ws.q_a, &mut ws.kv, &mut ws.k_idx, &mut ws.w_idx];
-            linear_many(&[q_a, kv_a, k, proj], &ws.h, outs, precision)?;
+            from_h(&[q_a, kv_a, k, proj], outs, &mut ws.h)?;
         }
         (Some(Indexer { k, .. }), None) => {
             let outs = &mut [&mut ws.q_a, &mut ws.kv, &mut ws.k_idx];
-            linear_many(&[q_a, kv_a, k], &ws.h, outs, precision)?;
+            from_h(&[q_a, kv_a, k], outs, &mut ws.h)?;
         }
-        (None, _) => linear_many(&[q_a, kv_a], &ws.h, &mut [&mut ws.q_a, &mut ws.kv], precision)?,
+        (None, _) => from_h(&[q_a, kv_a], &mut [&mut ws.q_a, &mut ws.kv], &mut ws.h)?,
     }
     let input = PostA {
         q_a: &ws.q_a,
@@ -309,7 +315,9 @@ fn attention_input(
         eps: INDEX_NORM_EPS,
         cache,
     });
-    post_a(&input, Some(&mut ws.qr), None, latent, index)?;
+    let tiled = q_b.is_tiled() || layer.indexer.as_ref().is_some_and(|indexer| indexer.q_b.is_tiled());
+    let (qr, qr_tiles) = ws.qr.both_mut(tiled)?;
+    post_a(&input, Some(qr), qr_tiles, latent, index)?;
     let pe = Rotated {
         matrix: 0,
         heads: ws.pe_heads,
@@ -320,9 +328,9 @@ fn attention_input(
     match queries {
         Some(indexer) => {
             let outs = &mut [&mut ws.q, &mut ws.q_idx];
-            linear_rotated(&[q_b, &indexer.q_b], &ws.qr, outs, &mut [pe, index], precision)?
+            linear_from(&[q_b, &indexer.q_b], &mut ws.qr, outs, &mut [pe, index], precision)?
         }
-        None => linear_rotated(&[q_b], &ws.qr, &mut [&mut ws.q], &mut [pe], precision)?,
+        None => linear_from(&[q_b], &mut ws.qr, &mut [&mut ws.q], &mut [pe], precision)?,
     }
     head_linear(k_b, &ws.q, ws.nope_heads, &mut ws.q_abs, ws.absorbed_heads, precision)
 }
@@ -367,25 +375,29 @@ struct Workspace {
     /// Residual stream.
     x: Tensor,
     /// Normed stream.
-    h: Tensor,
+    h: LinearInput,
     /// Output of a block.
     r: Tensor,
     angles: Tensor,
     /// Latent queries, and the same normed.
     q_a: Tensor,
-    qr: Tensor,
+    qr: LinearInput,
     kv: Tensor,
     q: Tensor,
     q_abs: Tensor,
     u: Tensor,
-    o: Tensor,
+    o: LinearInput,
     k_idx: Tensor,
     w_idx: Tensor,
     q_idx: Tensor,
     selection: Selection,
     indexer_scratch: IndexerScratch,
     routing: Routing,
-    gathered: Tensor,
+    /// Memory of operations on a GPU.
+    mla_scratch: Option<MlaScratch>,
+    moe: Option<MoeScratch>,
+    ffn: FfnScratch,
+    gathered: LinearInput,
     logits: Tensor,
     /// Logits of all steps of a batch.
     all_logits: Tensor,
@@ -394,6 +406,8 @@ struct Workspace {
 impl Workspace {
     fn new(c: &Config, device: &Device) -> Result<Self> {
         let tensor = |cols| Tensor::zeros(device, 0, cols);
+        let input = |cols| LinearInput::new(device, cols);
+        let on_gpu = device.gpu().is_ok();
         let (n, qk, latent) = (c.n_heads, c.qk_head_dim(), c.latent_width());
         let (nope, pe, rank) = (c.qk_nope_head_dim, c.qk_rope_head_dim, c.kv_lora_rank);
         Ok(Workspace {
@@ -411,23 +425,26 @@ impl Workspace {
             u_heads: Heads { n, stride: rank, offset: 0, len: rank },
             o_heads: Heads { n, stride: c.v_head_dim, offset: 0, len: c.v_head_dim },
             x: tensor(c.hidden_size)?,
-            h: tensor(c.hidden_size)?,
+            h: input(c.hidden_size)?,
             r: tensor(c.hidden_size)?,
             angles: tensor(pe)?,
             q_a: tensor(c.q_lora_rank)?,
-            qr: tensor(c.q_lora_rank)?,
+            qr: input(c.q_lora_rank)?,
             kv: tensor(latent)?,
             q: tensor(n * qk)?,
             q_abs: tensor(n * latent)?,
             u: tensor(n * rank)?,
-            o: tensor(n * c.v_head_dim)?,
+            o: input(n * c.v_head_dim)?,
             k_idx: tensor(c.index_head_dim)?,
             w_idx: tensor(c.index_n_heads)?,
             q_idx: tensor(c.index_n_heads * c.index_head_dim)?,
             selection: Selection::new(device, c.index_topk)?,
             indexer_scratch: IndexerScratch::new(device)?,
             routing: Routing::new(device, c.n_routed_experts, c.router.n_experts_per_tok)?,
-            gathered: tensor(c.hidden_size)?,
+            mla_scratch: if on_gpu { Some(MlaScratch::new(device)?) } else { None },
+            moe: if on_gpu { Some(MoeScratch::new(device)?) } else { None },
+            ffn: FfnScratch::new(device, c.intermediate_size)?,
+            gathered: input(c.hidden_size)?,
             logits: tensor(c.vocab_size)?,
             all_logits: tensor(c.vocab_size)?,
         })
@@ -469,7 +486,10 @@ impl Workspace {
         let Workspace {
             x, h, r, angles, q_a, qr, kv, q, q_abs, u, o, k_idx, w_idx, q_idx, selection, ..
         } = self;
-        for t in [x, h, r, angles, q_a, qr, kv, q, q_abs, u, o, k_idx, w_idx, q_idx] {
+        for t in [x, r, angles, q_a, kv, q, q_abs, u, k_idx, w_idx, q_idx] {
+            t.resize(m)?;
+        }
+        for t in [h, qr, o] {
             t.resize(m)?;
         }
         if capacity > selection.k() { selection.resize(m) } else { Ok(()) }

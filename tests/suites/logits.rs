@@ -1,5 +1,6 @@
 //! Output head on chosen rows.
 
+use glm5::ops::linear::LinearInput;
 use glm5::ops::logits::{logits, reference};
 use glm5::quant::GgmlType;
 use glm5::tensor::{Device, Precision};
@@ -42,12 +43,19 @@ pub fn case() -> impl Strategy<Value = Case> {
     )
 }
 
+fn left_over(d: &Device, rows: usize, cols: usize) -> LinearInput {
+    let mut x = LinearInput::new(d, cols).unwrap();
+    x.resize(rows).unwrap();
+    x.values_mut().fill(super::close::POISON).unwrap();
+    x
+}
+
 pub fn chosen_rows_are_the_reference(devices: &[Device], c: Case) -> TestCaseResult {
     let w = random_weight(c.ty, 1, c.vocab, c.hidden, c.seed);
     let x = activations(c.m, c.hidden, &mut Rng(!c.seed));
     let got = on_each(devices, |d| {
         // Left over from a larger step.
-        let (mut gathered, mut y) = (poisoned(d, 9, c.hidden), poisoned(d, 9, c.vocab));
+        let (mut gathered, mut y) = (left_over(d, 9, c.hidden), poisoned(d, 9, c.vocab));
         let (w, x) = (matrix(d, &w), tensor(d, c.hidden, &x));
         logits(&w, &x, &c.rows, &mut gathered, &mut y, Precision::Exact)?;
         Ok(host(&y))
@@ -65,7 +73,7 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
     let w = matrix(d, &random_weight(GgmlType::Q8_0, 1, 6, 32, 1));
     let stack = matrix(d, &random_weight(GgmlType::Q8_0, 2, 6, 32, 1));
     let (x, wide) = (tensor(d, 32, &[1.0; 96]), tensor(d, 64, &[1.0; 192]));
-    let (mut gathered, mut wide_gathered) = (poisoned(d, 1, 32), poisoned(d, 1, 64));
+    let (mut gathered, mut wide_gathered) = (left_over(d, 1, 32), left_over(d, 1, 64));
     let (mut y, mut narrow) = (poisoned(d, 1, 6), poisoned(d, 1, 5));
     let exact = Precision::Exact;
     refused(vec![

@@ -7,6 +7,7 @@ use glm5::cuda::{Buffer, Gpu};
 use glm5::kernels;
 use glm5::ops::dsa_topk::{Selection, TopkScratch, top_k};
 use glm5::ops::embedding::embedding_of;
+use glm5::ops::linear::LinearInput;
 use glm5::ops::linear::{TiledOptions, Unrounded, linear_many, linear_tiled_with, quantize};
 use glm5::ops::logits::logits;
 use glm5::ops::router::{Gating, RouterConfig, Routing, router};
@@ -153,7 +154,7 @@ fn refused_operations_resize_nothing() {
         let of_router = Weight::from_f32([1, experts, 8], &vec![1.0; experts * 8]).unwrap();
         router(&Matrix::new(input, of_router).unwrap(), &bias, &x, &config, &mut routing).unwrap_err();
         let (mut gathered, mut y) =
-            (Tensor::zeros(output, 0, 8).unwrap(), Tensor::zeros(output, 0, 4).unwrap());
+            (LinearInput::new(output, 8).unwrap(), Tensor::zeros(output, 0, 4).unwrap());
         // With both on one GPU it is a row that does not exist.
         let last = if input.name() == output.name() { 3 } else { 2 };
         logits(&w, &x, &[1, last], &mut gathered, &mut y, Precision::Exact).unwrap_err();
@@ -163,7 +164,7 @@ fn refused_operations_resize_nothing() {
             routing.ids.rows(),
             routing.weights.rows(),
             routing.logits.rows(),
-            gathered.rows(),
+            gathered.values().rows(),
             y.rows(),
         ];
         assert_eq!(rows, [0; 7], "{} to {}", input.name(), output.name());

@@ -3,6 +3,7 @@
 pub mod reference;
 
 use super::expect;
+use super::linear::LinearInput;
 use crate::error::{Error, Result};
 use crate::quant::Weight;
 use crate::quant::tiles::tile_bytes;
@@ -98,6 +99,51 @@ pub fn ffn(w: &Ffn, x: &Tensor, y: &mut Tensor, precision: Precision) -> Result<
     match x.device() {
         Device::Cpu(cpu) => cpu::moe::ffn(cpu, w, x, y, precision),
         Device::Cuda(_) => cuda::ffn::ffn(w, x, y, precision),
+    }
+}
+
+/// What is between the two halves of a feed-forward layer, reused from step to step: once grown it is kept, so that a step that was run can be
+/// recorded in a graph. On the CPU it is empty.
+#[derive(Debug)]
+pub struct FfnScratch {
+    pub(crate) h: LinearInput,
+    /// Where gate and up are launches of their own.
+    pub(crate) up: Tensor,
+}
+
+impl FfnScratch {
+    /// For layers with `ff` values between their halves.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn new(device: &Device, ff: usize) -> Result<Self> {
+        Ok(FfnScratch { h: LinearInput::new(device, ff)?, up: Tensor::zeros(device, 0, ff)? })
+    }
+}
+
+/// [`ffn`] of rows that keep their rounded form. With matrices in tiles, gate and up of one type, two launches and the rounding between them.
+///
+/// # Errors
+/// As [`ffn`]; [`Error::Shape`] if the scratch is for another width.
+pub fn ffn_from(
+    w: &Ffn,
+    x: &mut LinearInput,
+    scratch: &mut FfnScratch,
+    y: &mut Tensor,
+    precision: Precision,
+) -> Result<()> {
+    if w.slabs() != 1 {
+        return Err(Error::shape("ffn", "one slab", w.slabs()));
+    }
+    let m = x.values().rows();
+    expect("ffn", "x", x.values(), m, w.hidden())?;
+    expect("ffn", "y", y, m, w.hidden())?;
+    match x.values().device().clone() {
+        Device::Cpu(cpu) => cpu::moe::ffn(&cpu, w, x.values(), y, precision),
+        Device::Cuda(_) => {
+            expect("ffn", "scratch", &scratch.up, scratch.up.rows(), w.ff())?;
+            cuda::ffn::ffn_from(w, x, scratch, y, precision)
+        }
     }
 }
 

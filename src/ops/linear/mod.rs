@@ -2,9 +2,11 @@
 
 pub mod config;
 pub mod gemm;
+mod input;
 pub mod reference;
 mod rotated;
 
+pub use input::{LinearInput, linear_from};
 use rotated::expect_rotated;
 pub use rotated::{Rotated, linear_rotated};
 
@@ -64,7 +66,7 @@ pub fn linear_many(ws: &[&Matrix], x: &Tensor, ys: &mut [&mut Tensor], precision
     expect_many(ws, x, ys)?;
     match x.device() {
         Device::Cpu(cpu) => cpu::linear::linear_many(cpu, ws, x, ys, precision),
-        Device::Cuda(_) => cuda::linear::linear_many(ws, x, ys, Vec::new(), precision),
+        Device::Cuda(_) => cuda::linear::linear_many(ws, x, None, ys, Vec::new(), precision),
     }
 }
 

@@ -65,9 +65,14 @@ pub fn linear_rotated(
         let rotated = rotated
             .iter_mut()
             .map(|part| Rotated { to: part.to.as_mut().map(|(to, heads)| (&mut **to, *heads)), ..*part });
-        return cuda::linear::linear_many(ws, x, ys, rotated.collect(), precision);
+        return cuda::linear::linear_many(ws, x, None, ys, rotated.collect(), precision);
     }
     linear_many(ws, x, ys, precision)?;
+    rotate(ys, rotated)
+}
+
+/// By launches of their own.
+pub(super) fn rotate(ys: &mut [&mut Tensor], rotated: &mut [Rotated<'_>]) -> Result<()> {
     for Rotated { matrix, heads, angles, to } in rotated {
         match to {
             None => rope(ys[*matrix], *heads, angles)?,

@@ -2,7 +2,7 @@
 
 pub mod reference;
 
-use super::linear::linear;
+use super::linear::{LinearInput, linear_from};
 use super::{expect, on_one_device};
 use crate::cuda;
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ pub fn logits(
     w: &Matrix,
     x: &Tensor,
     rows: &[u32],
-    gathered: &mut Tensor,
+    gathered: &mut LinearInput,
     y: &mut Tensor,
     precision: Precision,
 ) -> Result<()> {
@@ -34,34 +34,37 @@ pub fn logits_of(
     w: &Matrix,
     x: &Tensor,
     rows: &Tensor<u32>,
-    gathered: &mut Tensor,
+    gathered: &mut LinearInput,
     y: &mut Tensor,
     precision: Precision,
 ) -> Result<()> {
     let (n, k) = (rows.rows(), x.cols());
     expect("logits", "rows", rows, n, 1)?;
-    if w.slabs() != 1 || w.cols() != k || gathered.cols() != k || y.cols() != w.rows() {
+    if w.slabs() != 1 || w.cols() != k || gathered.values().cols() != k || y.cols() != w.rows() {
         let want = format!("room for rows of {k} and {}", w.rows());
-        return Err(Error::shape("logits", want, format!("{} and {}", gathered.cols(), y.cols())));
+        return Err(Error::shape("logits", want, format!("{} and {}", gathered.values().cols(), y.cols())));
     }
-    on_one_device("logits", &[x.device(), rows.device(), w.device(), gathered.device(), y.device()])?;
+    on_one_device(
+        "logits",
+        &[x.device(), rows.device(), w.device(), gathered.values().device(), y.device()],
+    )?;
     match x.device() {
         Device::Cpu(_) => {
             expect_rows(x, rows.cpu()?)?;
             gathered.resize(n)?;
             y.resize(n)?;
             let x = x.cpu()?;
-            for (to, r) in gathered.cpu_mut()?.chunks_exact_mut(k).zip(rows.cpu()?) {
+            for (to, r) in gathered.values_mut().cpu_mut()?.chunks_exact_mut(k).zip(rows.cpu()?) {
                 to.copy_from_slice(&x[*r as usize * k..][..k]);
             }
         }
         Device::Cuda(_) => {
             gathered.resize(n)?;
             y.resize(n)?;
-            cuda::dequantize::gather(x, rows.cuda()?, n, gathered.cuda_mut()?)?;
+            cuda::dequantize::gather(x, rows.cuda()?, n, gathered.values_mut().cuda_mut()?)?;
         }
     }
-    linear(w, gathered, y, precision)
+    linear_from(&[w], gathered, &mut [y], &mut [], precision)
 }
 
 fn expect_rows(x: &Tensor, rows: &[u32]) -> Result<()> {

@@ -20,8 +20,7 @@ pub struct MoeOptions<'a> {
     /// The stack is a shard that begins with this one of the model's experts; others add exactly zero. Without, the stack has all
     /// experts, and an id of none of them is an error.
     pub first_expert: Option<usize>,
-    /// What experts in tiles need besides, on a GPU. Without, it is made for the call, which then cannot be recorded in a graph; nor can
-    /// one whose shared expert is in blocks beside them.
+    /// What a GPU needs besides. Without, it is made for the call, which then cannot be recorded in a graph.
     pub scratch: Option<&'a mut MoeScratch>,
 }
 
@@ -108,9 +107,7 @@ pub fn moe_with(
         Device::Cuda(_) => {
             match [experts.gate(), experts.up(), experts.down()].iter().any(|w| w.is_tiled()) {
                 true => cuda::moe::moe(options, experts, shared, x, routing, y, precision),
-                false => {
-                    cuda::moe_blocks::moe(experts, shared, x, routing, y, precision, options.first_expert)
-                }
+                false => cuda::moe_blocks::moe(options, experts, shared, x, routing, y, precision),
             }
         }
     }
