@@ -188,6 +188,17 @@ impl<T: Element> Tensor<T> {
         Ok(())
     }
 
+    /// As [`Tensor::resize`], but new rows are not cleared: somebody writes all of them next.
+    pub(crate) fn resize_to_overwrite(&mut self, rows: usize) -> Result<()> {
+        let n = values::<T>(rows, self.cols)?;
+        match &mut self.storage {
+            Storage::Cpu(_) => return self.resize(rows),
+            Storage::Cuda(buffer) => grow(buffer, 0, n)?,
+        }
+        self.rows = rows;
+        Ok(())
+    }
+
     /// Takes other values, row after row, and as many rows as they make. Memory once grown is kept, as by [`Tensor::resize`].
     ///
     /// # Errors

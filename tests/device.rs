@@ -49,6 +49,7 @@ mod device {
 
     crate::suites::attention::attention_properties!(crate::device::devices, 16);
     crate::suites::cache::cache_properties!(crate::device::devices, 256);
+    crate::suites::decoding::decoding_properties!(crate::device::devices);
     crate::suites::dequantize::dequantize_properties!(crate::device::devices, 256);
     crate::suites::dsa_indexer::dsa_indexer_properties!(crate::device::devices, 256);
     crate::suites::dsa_select::dsa_select_properties!(crate::device::devices, 256);

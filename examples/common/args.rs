@@ -112,7 +112,11 @@ impl ModelArgs {
         };
         let attention = if self.dense { Attention::Dense } else { Attention::Sparse };
         let run_on = RunOn {
-            options: LoadOptions { precision: self.precision.unwrap_or(precision), attention },
+            options: LoadOptions {
+                precision: self.precision.unwrap_or(precision),
+                attention,
+                ..LoadOptions::default()
+            },
             cache_type: self.cache_type.unwrap_or(cache_type),
             device: chosen.device.clone(),
         };

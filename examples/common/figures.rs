@@ -47,7 +47,7 @@ pub struct HowItRan {
 
 impl HowItRan {
     pub fn new(model: &Model, cache_type: CacheType, context: usize) -> Self {
-        let LoadOptions { precision, attention } = *model.options();
+        let LoadOptions { precision, attention, .. } = *model.options();
         HowItRan { device: model.device().name(), precision, attention, cache_type, context }
     }
 }

@@ -40,6 +40,8 @@ struct Inner {
     capture: Mutex<Option<Capture>>,
     /// Launches of each of [`Entry::ALL`].
     launches: Box<[AtomicU64]>,
+    /// So far.
+    allocations: AtomicU64,
 }
 
 /// What a graph that is being captured asks for.
@@ -68,6 +70,7 @@ impl Gpu {
             capturing: AtomicBool::new(false),
             capture: Mutex::default(),
             launches: Entry::ALL.iter().map(|_| AtomicU64::new(0)).collect(),
+            allocations: AtomicU64::new(0),
         }))
     }
 
@@ -117,6 +120,11 @@ impl Gpu {
     /// Bytes held by live buffers, by label.
     pub fn held(&self) -> Vec<(&'static str, u64)> {
         lock(&self.0.held).iter().map(|(label, bytes)| (*label, *bytes)).collect()
+    }
+
+    /// How often memory was taken so far. Between two equal numbers no buffer has moved.
+    pub fn allocations(&self) -> u64 {
+        self.0.allocations.load(Ordering::Relaxed)
     }
 
     /// Memory for `len` values with undefined contents. `label` says what for, in the breakdown of
@@ -318,6 +326,7 @@ impl Gpu {
     pub(super) fn take(&self, label: &'static str, bytes: usize) -> Result<u64> {
         let address = self.outside_capture("an allocation", |runtime| runtime.alloc(bytes, label))?;
         *lock(&self.0.held).entry(label).or_default() += bytes as u64;
+        self.0.allocations.fetch_add(1, Ordering::Relaxed);
         Ok(address)
     }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Config;
 use super::config::IndexerKind;
+use super::decode::Recorded;
 use crate::error::{Error, Result};
 use crate::tensor::{CacheType, Device, PAGE_ROWS, PagedRows};
 
@@ -25,6 +26,8 @@ pub struct Cache {
     holders: Vec<u32>,
     /// Tokens that one sequence may have: the model's context.
     max_len: usize,
+    /// Steps of a GPU over this cache.
+    pub(super) recorded: Recorded,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -42,12 +45,16 @@ impl Cache {
             return Err(Error::unsupported("latent rows of int8", "that is a type of the indexer's keys"));
         }
         let pages = tokens.div_ceil(PAGE_ROWS);
-        let pages_u32 = u32::try_from(pages).ok().filter(|p| p.checked_mul(PAGE_ROWS as u32).is_some());
+        // And one more can be numbered.
+        let numbered = |p: &u32| p.checked_add(1).and_then(|p| p.checked_mul(PAGE_ROWS as u32)).is_some();
+        let pages_u32 = u32::try_from(pages).ok().filter(numbered);
         let Some(pages_u32) = pages_u32 else {
             let available = (u32::MAX as usize / PAGE_ROWS * PAGE_ROWS) as u64;
             return Err(Error::Capacity { what: "cache tokens".into(), needed: tokens as u64, available });
         };
-        let rows = |width, ty| PagedRows::new(device, pages, width, ty);
+        // On a GPU one more, which no sequence has: what pads a step goes there.
+        let there = pages + usize::from(device.gpu().is_ok());
+        let rows = |width, ty| PagedRows::new(device, there, width, ty);
         let latent =
             config.indexers.iter().map(|_| rows(config.latent_width(), ty)).collect::<Result<_>>()?;
         let index = config.indexers.iter().map(|kind| match kind {
@@ -61,12 +68,23 @@ impl Cache {
             free: (0..pages_u32).rev().collect(),
             holders: vec![0; pages],
             max_len: config.context_length,
+            recorded: Recorded::default(),
         })
     }
 
     /// Tokens that fit in all pages together.
     pub fn capacity(&self) -> usize {
         self.holders.len() * PAGE_ROWS
+    }
+
+    /// Most tokens that a sequence can have.
+    pub(super) fn longest(&self) -> usize {
+        self.capacity().min(self.max_len.next_multiple_of(PAGE_ROWS))
+    }
+
+    /// On a GPU, the page that no sequence has.
+    pub(super) fn spare_page(&self) -> u32 {
+        self.holders.len() as u32
     }
 
     /// Tokens that fit in the pages that no sequence holds.

@@ -4,26 +4,28 @@ use std::path::Path;
 
 use super::batch::Batch;
 use super::cache::Cache;
-use super::config::{Config, INDEX_NORM_EPS, IndexerKind};
-use super::counters::{Counters, LayerCounters};
+use super::config::{Config, INDEX_NORM_EPS};
+use super::counters::Counters;
+use super::decode::MemoryId;
 use super::observe::{Event, Ignore, Observer};
 use super::report::LoadReport;
 use super::weights::{self, Indexer, Layer, LayerFfn, Weights};
+use super::workspace::Workspace;
+use crate::cuda::Gpu;
 use crate::error::{Error, Result};
 use crate::gguf::Gguf;
-use crate::ops::dsa_indexer::{IndexerScratch, indexer_select};
-use crate::ops::dsa_topk::Selection;
+use crate::ops::dsa_indexer::indexer_select;
 use crate::ops::embedding::embedding_of;
-use crate::ops::ffn::{FfnScratch, ffn_from};
+use crate::ops::ffn::ffn_from;
 use crate::ops::linear::{LinearInput, Rotated, head_linear, linear_from};
 use crate::ops::logits::logits_of;
-use crate::ops::mla_attention::{MlaConfig, MlaOptions, MlaScratch, mla_attention_with};
-use crate::ops::moe::{MoeOptions, MoeScratch, moe_with};
+use crate::ops::mla_attention::{MlaOptions, mla_attention_with};
+use crate::ops::moe::{MoeOptions, moe_with};
 use crate::ops::norm::{add_rms_norm, rms_norm};
 use crate::ops::post_a::{IndexKeys, PostA, post_a};
 use crate::ops::rope::rope_angles;
-use crate::ops::router::{Routing, router};
-use crate::tensor::{CacheType, Device, Heads, Matrix, PagedRows, Precision, RaggedRows, Tensor};
+use crate::ops::router::router;
+use crate::tensor::{CacheType, Device, Matrix, PagedRows, Precision, Tensor};
 
 /// Tokens computed at a time: bounds the workspace, fills the GEMM tiles.
 const STEP_TOKENS: usize = 512;
@@ -40,23 +42,33 @@ pub enum Attention {
 }
 
 /// How a model is loaded and run.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct LoadOptions {
     /// Numerics of the quantized linear layers.
     pub precision: Precision,
     /// Sparse, or dense for comparison.
     pub attention: Attention,
+    /// Whether a GPU records the steps that decode one token of each sequence, as graphs, and replays them. The bits are the same without.
+    pub graphs: bool,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        LoadOptions { precision: Precision::default(), attention: Attention::default(), graphs: true }
+    }
 }
 
 /// A loaded model with its workspace. Sequences live in [`Cache`]s, of which there may be several.
 pub struct Model {
-    config: Config,
+    pub(super) config: Config,
     report: LoadReport,
-    device: Device,
-    options: LoadOptions,
+    pub(super) device: Device,
+    pub(super) options: LoadOptions,
     weights: Weights,
-    workspace: Workspace,
-    counters: Counters,
+    pub(super) workspace: Workspace,
+    pub(super) counters: Counters,
+    /// Of its memory: graphs that were recorded with another are of no use any more.
+    pub(super) memory: MemoryId,
 }
 
 impl Model {
@@ -83,6 +95,7 @@ impl Model {
         let weights = weights::load(gguf, &config, device, options.precision, progress)?;
         Ok(Model {
             workspace: Workspace::new(&config, device)?,
+            memory: MemoryId::new(),
             counters: Counters::new(config.n_layers),
             config,
             report,
@@ -157,7 +170,10 @@ impl Model {
         self.check(batch, cache)?;
         let sequences = batch.sequences();
         cache.reserve(sequences.iter().map(|s| (s.seq, s.tokens.len())))?;
-        let done = self.steps(batch, cache, observer);
+        let done = match self.decodes(batch) {
+            true => self.decode(batch, cache, observer),
+            false => self.steps(batch, cache, observer),
+        };
         for s in sequences {
             match &done {
                 Ok(()) => cache.commit(s.seq, s.tokens.len()),
@@ -166,6 +182,18 @@ impl Model {
             }
         }
         done.map(|()| &self.workspace.all_logits)
+    }
+
+    /// Does something with the workspace. If memory of a GPU was taken meanwhile, by whomever, some of it may have moved, and graphs that hold
+    /// what it was before are of no use any more.
+    pub(super) fn noting_moves<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let allocations = |model: &Self| model.device.gpu().map_or(0, Gpu::allocations);
+        let before = allocations(self);
+        let done = work(self);
+        if allocations(self) != before {
+            self.memory = MemoryId::new();
+        }
+        done
     }
 
     fn check(&self, batch: &Batch<'_>, cache: &Cache) -> Result<()> {
@@ -203,17 +231,35 @@ impl Model {
         self.step(cache, observer)
     }
 
-    /// All layers for the rows in the workspace.
+    /// A step of the rows in the workspace.
     fn step(&mut self, cache: &mut Cache, observer: &mut dyn Observer) -> Result<()> {
-        let Model { config: c, weights, workspace: ws, counters, options, device, .. } = self;
+        let sparse = self.selects();
+        self.noting_moves(|model| {
+            model.workspace.resize(cache.capacity())?;
+            model.workspace.upload(&model.device)?;
+            model.layers(cache, observer, sparse)
+        })?;
+        self.counters.count(&self.config, &self.workspace.rows, self.workspace.tokens.len(), sparse);
+        self.counters.logits += self.workspace.wanted.len() as u64;
+        Ok(())
+    }
+
+    /// Whether rows of the workspace see more keys than are selected.
+    fn selects(&self) -> bool {
+        self.options.attention == Attention::Sparse
+            && self.workspace.rows.max_visible() > self.config.index_topk
+    }
+
+    /// All layers for the rows in the workspace, which has room for them, and whose copies are where the model is.
+    pub(super) fn layers(
+        &mut self,
+        cache: &mut Cache,
+        observer: &mut dyn Observer,
+        sparse: bool,
+    ) -> Result<()> {
+        let Model { config: c, weights, workspace: ws, options, .. } = self;
         let precision = options.precision;
         let eps = c.rms_norm_eps;
-        ws.resize(cache.capacity())?;
-        let sparse = options.attention == Attention::Sparse && ws.rows.max_visible() > c.index_topk;
-        counters.steps += 1;
-        counters.tokens += ws.rows.len() as u64;
-
-        ws.upload(device)?;
         embedding_of(&weights.token_embd, &ws.tokens_there, &mut ws.x)?;
         observer.see(Event::Embedding(&ws.x));
         rope_angles(c.rope_theta, &ws.rows, &mut ws.angles)?;
@@ -242,7 +288,6 @@ impl Model {
             head_linear(&layer.v_b, &ws.u, ws.u_heads, ws.o.values_mut(), ws.o_heads, precision)?;
             linear_from(&[&layer.output], &mut ws.o, &mut [&mut ws.r], &mut [], precision)?;
             observer.see(Event::Attention { layer: i, out: &ws.r });
-            count(&mut counters.layers[i], c.indexers[i], &ws.rows, selected);
 
             add_rms_norm(&mut ws.x, &ws.r, &layer.ffn_norm, eps, ws.h.values_mut())?;
             match &layer.ffn {
@@ -260,7 +305,6 @@ impl Model {
         }
         observer.see(Event::Final(ws.h.values()));
 
-        counters.logits += ws.wanted.len() as u64;
         if ws.wanted.is_empty() {
             return Ok(());
         }
@@ -333,165 +377,4 @@ fn attention_input(
         None => linear_from(&[q_b], &mut ws.qr, &mut [&mut ws.q], &mut [pe], precision)?,
     }
     head_linear(k_b, &ws.q, ws.nope_heads, &mut ws.q_abs, ws.absorbed_heads, precision)
-}
-
-/// What a layer attended to. A selection has all keys that a row sees, or as many of them as there is room for.
-fn count(counters: &mut LayerCounters, kind: IndexerKind, rows: &RaggedRows, selected: Option<&Selection>) {
-    let most = selected.map_or(usize::MAX, Selection::k);
-    for t in 0..rows.len() {
-        let visible = rows.visible(t);
-        let keys = visible.min(most);
-        counters.visible += visible as u64;
-        counters.keys += keys as u64;
-        match kind {
-            _ if keys == visible => counters.dense += 1,
-            IndexerKind::Full => counters.full_sparse += 1,
-            IndexerKind::Shared => counters.shared_sparse += 1,
-        }
-    }
-}
-
-/// Rows of the step in progress, intermediate results, and the head layouts of both.
-struct Workspace {
-    tokens: Vec<u32>,
-    rows: RaggedRows,
-    /// Rows of the step that want logits.
-    wanted: Vec<u32>,
-    /// Both where the model is.
-    tokens_there: Tensor<u32>,
-    wanted_there: Tensor<u32>,
-    mla: MlaConfig,
-    /// Of `q`: the parts without and with rotation.
-    nope_heads: Heads,
-    pe_heads: Heads,
-    /// Of `q_abs`: the same two.
-    absorbed_heads: Heads,
-    absorbed_pe_heads: Heads,
-    /// Of `q_idx`: the rotated part.
-    index_rope_heads: Heads,
-    /// Of `u` and `o`: whole heads.
-    u_heads: Heads,
-    o_heads: Heads,
-    /// Residual stream.
-    x: Tensor,
-    /// Normed stream.
-    h: LinearInput,
-    /// Output of a block.
-    r: Tensor,
-    angles: Tensor,
-    /// Latent queries, and the same normed.
-    q_a: Tensor,
-    qr: LinearInput,
-    kv: Tensor,
-    q: Tensor,
-    q_abs: Tensor,
-    u: Tensor,
-    o: LinearInput,
-    k_idx: Tensor,
-    w_idx: Tensor,
-    q_idx: Tensor,
-    selection: Selection,
-    indexer_scratch: IndexerScratch,
-    routing: Routing,
-    /// Memory of operations on a GPU.
-    mla_scratch: Option<MlaScratch>,
-    moe: Option<MoeScratch>,
-    ffn: FfnScratch,
-    gathered: LinearInput,
-    logits: Tensor,
-    /// Logits of all steps of a batch.
-    all_logits: Tensor,
-}
-
-impl Workspace {
-    fn new(c: &Config, device: &Device) -> Result<Self> {
-        let tensor = |cols| Tensor::zeros(device, 0, cols);
-        let input = |cols| LinearInput::new(device, cols);
-        let on_gpu = device.gpu().is_ok();
-        let (n, qk, latent) = (c.n_heads, c.qk_head_dim(), c.latent_width());
-        let (nope, pe, rank) = (c.qk_nope_head_dim, c.qk_rope_head_dim, c.kv_lora_rank);
-        Ok(Workspace {
-            tokens: Vec::new(),
-            rows: RaggedRows::default(),
-            wanted: Vec::new(),
-            tokens_there: Tensor::zeros(device, 0, 1)?,
-            wanted_there: Tensor::zeros(device, 0, 1)?,
-            mla: MlaConfig { n_heads: n, kv_lora_rank: rank, qk_rope_head_dim: pe, sm_scale: c.sm_scale() },
-            nope_heads: Heads { n, stride: qk, offset: 0, len: nope },
-            pe_heads: Heads { n, stride: qk, offset: nope, len: pe },
-            absorbed_heads: Heads { n, stride: latent, offset: 0, len: rank },
-            absorbed_pe_heads: Heads { n, stride: latent, offset: rank, len: pe },
-            index_rope_heads: Heads { n: c.index_n_heads, stride: c.index_head_dim, offset: 0, len: pe },
-            u_heads: Heads { n, stride: rank, offset: 0, len: rank },
-            o_heads: Heads { n, stride: c.v_head_dim, offset: 0, len: c.v_head_dim },
-            x: tensor(c.hidden_size)?,
-            h: input(c.hidden_size)?,
-            r: tensor(c.hidden_size)?,
-            angles: tensor(pe)?,
-            q_a: tensor(c.q_lora_rank)?,
-            qr: input(c.q_lora_rank)?,
-            kv: tensor(latent)?,
-            q: tensor(n * qk)?,
-            q_abs: tensor(n * latent)?,
-            u: tensor(n * rank)?,
-            o: input(n * c.v_head_dim)?,
-            k_idx: tensor(c.index_head_dim)?,
-            w_idx: tensor(c.index_n_heads)?,
-            q_idx: tensor(c.index_n_heads * c.index_head_dim)?,
-            selection: Selection::new(device, c.index_topk)?,
-            indexer_scratch: IndexerScratch::new(device)?,
-            routing: Routing::new(device, c.n_routed_experts, c.router.n_experts_per_tok)?,
-            mla_scratch: if on_gpu { Some(MlaScratch::new(device)?) } else { None },
-            moe: if on_gpu { Some(MoeScratch::new(device)?) } else { None },
-            ffn: FfnScratch::new(device, c.intermediate_size)?,
-            gathered: input(c.hidden_size)?,
-            logits: tensor(c.vocab_size)?,
-            all_logits: tensor(c.vocab_size)?,
-        })
-    }
-
-    /// Starts a step; `capacity` tokens of page table are the most it can need.
-    fn begin(&mut self, capacity: usize) {
-        self.tokens.clear();
-        self.wanted.clear();
-        self.rows.clear();
-        self.rows.reserve(capacity);
-    }
-
-    /// Adds a piece of a sequence; `wanted(i)` says whether its token `i` wants logits.
-    fn push(
-        &mut self,
-        tokens: &[u32],
-        start: usize,
-        pages: &[u32],
-        wanted: impl Fn(usize) -> bool,
-    ) -> Result<()> {
-        let first = self.tokens.len();
-        self.rows.push(start, tokens.len(), pages)?;
-        self.tokens.extend_from_slice(tokens);
-        self.wanted.extend((0..tokens.len()).filter(|i| wanted(*i)).map(|i| (first + i) as u32));
-        Ok(())
-    }
-
-    /// Brings what the step is about to the device.
-    fn upload(&mut self, device: &Device) -> Result<()> {
-        self.tokens_there.assign(&self.tokens)?;
-        self.wanted_there.assign(&self.wanted)?;
-        self.rows.upload(device)
-    }
-
-    /// Gives all intermediate results the rows of the step; a selection only if the cache can hold more than it selects.
-    fn resize(&mut self, capacity: usize) -> Result<()> {
-        let m = self.tokens.len();
-        let Workspace {
-            x, h, r, angles, q_a, qr, kv, q, q_abs, u, o, k_idx, w_idx, q_idx, selection, ..
-        } = self;
-        for t in [x, r, angles, q_a, kv, q, q_abs, u, k_idx, w_idx, q_idx] {
-            t.resize(m)?;
-        }
-        for t in [h, qr, o] {
-            t.resize(m)?;
-        }
-        if capacity > selection.k() { selection.resize(m) } else { Ok(()) }
-    }
 }

@@ -17,10 +17,12 @@ mod batch;
 mod cache;
 mod config;
 mod counters;
+mod decode;
 mod graph;
 mod observe;
 mod report;
 mod weights;
+mod workspace;
 
 pub use batch::{Batch, LogitRows, Sequence};
 pub use cache::{Cache, SeqId};

@@ -55,6 +55,11 @@ pub trait Observer {
     /// Called for each event, in order of computation.
     fn see(&mut self, event: Event<'_>);
 
+    /// Whether events are wanted at all. Steps that show none may be replayed from graphs on a GPU.
+    fn wants_events(&self) -> bool {
+        true
+    }
+
     /// Whether [`Event::Indexer`] is wanted also where selection is skipped because all keys are attended to. Costs the
     /// indexer's query projection then.
     fn wants_indexer(&self) -> bool {
@@ -68,6 +73,10 @@ pub struct Ignore;
 
 impl Observer for Ignore {
     fn see(&mut self, _: Event<'_>) {}
+
+    fn wants_events(&self) -> bool {
+        false
+    }
 }
 
 impl<F: FnMut(Event<'_>)> Observer for F {

@@ -27,6 +27,8 @@ pub struct RaggedRows {
     copy: Option<Buffer<u32>>,
     /// Whether the copy is of these rows.
     uploaded: bool,
+    /// Keys that launches are made for, at least.
+    planned: usize,
     /// What graphs that hold the copy were recorded for.
     recorded: Mutex<Option<Recorded>>,
 }
@@ -45,10 +47,16 @@ impl RaggedRows {
     /// Forgets all rows, keeps the memory.
     pub fn clear(&mut self) {
         self.uploaded = false;
+        self.planned = 0;
         self.positions.clear();
         self.slots.clear();
         self.table_starts.clear();
         self.tables.clear();
+    }
+
+    /// From here on launches on a GPU are made as if rows could see so many keys, recorded or not: they are the same then, and so are the bits.
+    pub(crate) fn plan(&mut self, keys: usize) {
+        self.planned = keys;
     }
 
     /// Makes room for page tables of `tokens` tokens in all, so that growing sequences do not allocate.
@@ -138,12 +146,12 @@ impl RaggedRows {
         // Rows of a sequence have one table; behind that of the last of them the next begins.
         let pages =
             self.table_starts.iter().zip(ends).map(|(start, end)| end.saturating_sub(*start) as usize);
-        self.max_visible().max(pages.max().unwrap_or(0) * PAGE_ROWS)
+        self.max_visible().max(pages.max().unwrap_or(0) * PAGE_ROWS).max(self.planned)
     }
 
     /// Most keys for which a launch is made: those that rows see, or as many as they may see if it is recorded.
     pub(crate) fn most_keys(&self, gpu: &Gpu) -> usize {
-        if gpu.capturing() { self.reach() } else { self.max_visible() }
+        if gpu.capturing() || self.planned > 0 { self.reach() } else { self.max_visible() }
     }
 
     /// Slot of the key at position `s` of row `t`'s sequence; `s < visible(t)`.

@@ -2,7 +2,7 @@
 //!
 //! Goldens have activations and caches of f32. What is asked for depends on what a run rounds ([`Bars`]).
 
-mod files;
+pub mod files;
 
 use std::collections::HashMap;
 

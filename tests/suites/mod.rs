@@ -54,6 +54,7 @@ pub(crate) use properties;
 
 pub mod attention;
 pub mod cache;
+pub mod decoding;
 pub mod dequantize;
 pub mod dsa_indexer;
 pub mod dsa_select;

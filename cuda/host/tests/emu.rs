@@ -21,6 +21,7 @@ mod emu {
 
     crate::suites::attention::attention_properties!(crate::emu::devices, 1);
     crate::suites::cache::cache_properties!(crate::emu::devices, 24);
+    crate::suites::decoding::decoding_properties!(crate::emu::devices);
     crate::suites::dequantize::dequantize_properties!(crate::emu::devices, 48);
     crate::suites::dsa_indexer::dsa_indexer_properties!(crate::emu::devices, 16);
     crate::suites::dsa_select::dsa_select_properties!(crate::emu::devices, 24);

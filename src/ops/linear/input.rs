@@ -41,6 +41,12 @@ impl LinearInput {
         self.values.resize(rows)
     }
 
+    /// As [`LinearInput::resize`], for who writes all rows next.
+    pub(crate) fn resize_to_overwrite(&mut self, rows: usize) -> Result<()> {
+        self.rounded = false;
+        self.values.resize_to_overwrite(rows)
+    }
+
     /// The rows.
     pub fn values(&self) -> &Tensor {
         &self.values

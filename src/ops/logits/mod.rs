@@ -59,8 +59,8 @@ pub fn logits_of(
             }
         }
         Device::Cuda(_) => {
-            gathered.resize(n)?;
-            y.resize(n)?;
+            gathered.resize_to_overwrite(n)?;
+            y.resize_to_overwrite(n)?;
             cuda::dequantize::gather(x, rows.cuda()?, n, gathered.values_mut().cuda_mut()?)?;
         }
     }
