@@ -202,7 +202,7 @@ impl<T: Element> Tensor<T> {
     /// Takes other values, row after row, and as many rows as they make. Memory once grown is kept, as by [`Tensor::resize`].
     ///
     /// # Errors
-    /// [`Error::Shape`] unless they are whole rows; as [`Tensor::zeros`]. The rows are what they were then.
+    /// [`Error::Shape`] unless they are whole rows; as [`Tensor::zeros`]. The rows are what they were then, but for [`Error::Driver`].
     pub fn assign(&mut self, values: &[T]) -> Result<()> {
         if self.cols == 0 || !values.len().is_multiple_of(self.cols) {
             let want = format!("whole rows of {}", self.cols);

@@ -47,18 +47,19 @@ pub(crate) fn embed<T: Float>(
 ) -> Result<()> {
     let [_, vocab, hidden] = shape;
     holds("embedding", &table.blocks, vocab * row_bytes(table, hidden)?)?;
-    rows_of(table.ty, &table.blocks, [vocab, hidden], tokens, n, out)
+    rows_of("embedding", table.ty, &table.blocks, [vocab, hidden], tokens, n, out)
 }
 
 /// Rows of `x` `[m, k]` by the first `n` of `rows`, to `out` `[n, k]`.
 pub(crate) fn gather(x: &Tensor, rows: &Buffer<u32>, n: usize, out: &mut Buffer<f32>) -> Result<()> {
     let [m, k] = x.shape();
     holds("rows", x.cuda()?, m * k)?;
-    rows_of(GgmlType::F32, x.cuda()?, [m, k], rows, n, out)
+    rows_of("rows", GgmlType::F32, x.cuda()?, [m, k], rows, n, out)
 }
 
 /// Rows of a table `[vocab, hidden]` of type `ty`, which fills the front of `table`.
 fn rows_of<B: bytemuck::Pod, T: Float>(
+    op: &'static str,
     ty: GgmlType,
     table: &Buffer<B>,
     [vocab, hidden]: [usize; 2],
@@ -67,8 +68,8 @@ fn rows_of<B: bytemuck::Pod, T: Float>(
     out: &mut Buffer<T>,
 ) -> Result<()> {
     let gpu: &Gpu = table.gpu().with(out)?.with(rows)?;
-    holds("embedding", rows, n)?;
-    holds("embedding", out, n * hidden)?;
+    holds(op, rows, n)?;
+    holds(op, out, n * hidden)?;
     let (vocab, hidden_32) = (count("rows of a table", vocab)?, count("columns of a table", hidden)?);
     let config = DequantizeConfig::pick_rows(ty, T::TYPE, n, hidden)?;
     let _turn = gpu.turn();

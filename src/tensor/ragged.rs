@@ -254,3 +254,35 @@ impl RaggedRows {
         self.tables.iter().map(|p| (*p as usize + 1) * PAGE_ROWS - 1).max().unwrap_or(0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_have_32_bits() {
+        // One page for all of them; zeros that nobody writes take no memory.
+        let pages = vec![0u32; (1 << 26) + 1];
+        let mut rows = RaggedRows::default();
+        for (start, n) in [(u32::MAX as usize, 1), (u32::MAX as usize - 1, 2), (1 << 32, 1), (usize::MAX, 1)]
+        {
+            let refused = rows.push(start, n, &pages);
+            assert!(matches!(refused, Err(Error::Shape { .. })), "{n} from {start}: {refused:?}");
+        }
+        assert!(rows.is_empty());
+        rows.push(63, 1, &pages[..1]).unwrap();
+        assert!(rows.push(64, 1, &pages[..1]).is_err() && rows.len() == 1);
+    }
+
+    #[test]
+    fn launches_may_be_planned_for_more_keys() {
+        let mut rows = RaggedRows::default();
+        rows.push(5, 2, &[3]).unwrap();
+        assert_eq!((rows.max_visible(), rows.reach()), (7, PAGE_ROWS));
+        rows.plan(1000);
+        assert_eq!((rows.max_visible(), rows.reach()), (7, 1000));
+        rows.clear();
+        rows.push(5, 2, &[3]).unwrap();
+        assert_eq!(rows.reach(), PAGE_ROWS);
+    }
+}

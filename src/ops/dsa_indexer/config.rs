@@ -28,7 +28,8 @@ const RESERVED: usize = 1 << 10;
 const SELECT_PIECE: usize = 512;
 
 /// Beyond the keys of which one block of threads selects ([`ALONE`]), and up to so many of 16 bits, two launches take longer for any number of
-/// rows, or hardly less; then for rows enough. Those over keys of int8 always take longer (`docs/kernels/dsa.md`).
+/// rows, or hardly less; then for rows enough. Those over keys of int8 take longer, or hardly less, for any number of both
+/// (`docs/kernels/dsa.md`).
 const SELECT_SHORT: usize = 32_768;
 const SELECT_ROWS: usize = 4;
 
@@ -84,7 +85,7 @@ pub fn candidates(problem: IndexerProblem) -> Vec<IndexerConfig> {
     };
     let config = |entry: Entry, rows: usize, blocks: u32, keys: usize, waves: usize| {
         let fit = smem_per_sm / (entry.smem_bytes() as usize + RESERVED);
-        let (resident, groups) = (sms * fit.clamp(1, blocks as usize), m.div_ceil(rows).max(1));
+        let (resident, groups) = ((sms * fit.clamp(1, blocks as usize)).max(1), m.div_ceil(rows).max(1));
         let workers = if waves > 1 {
             // The first of the numbers that leave least of the last wave empty, in sixteenths of the GPU's time.
             let least = (waves * resident).div_ceil(groups);
@@ -92,7 +93,8 @@ pub fn candidates(problem: IndexerProblem) -> Vec<IndexerConfig> {
                 let (blocks, turns) = (groups * workers, (groups * workers).div_ceil(resident));
                 16 * (turns * resident - blocks) / (turns * resident)
             };
-            (least..=2 * least).min_by_key(idle).unwrap_or(least)
+            // With many workers for each of few groups one more or less matters little.
+            (least..=(2 * least).min(least + 16)).min_by_key(idle).unwrap_or(least)
         } else {
             resident / groups
         };

@@ -49,11 +49,12 @@ impl Selection {
     /// [`Error::Shape`] if a row claims more than there is room for; [`Error::Driver`] of a GPU.
     pub fn to_rows(&self) -> Result<Vec<Vec<u32>>> {
         let (indices, lens, k) = (self.indices.to_vec()?, self.lens.to_vec()?, self.k());
-        let row = |(t, n): (usize, &u32)| match indices[t * k..][..k].get(..*n as usize) {
+        expect("selection", "indices", &self.indices, lens.len(), k)?;
+        let row = |(row, n): (&[u32], &u32)| match row.get(..*n as usize) {
             Some(row) => Ok(row.to_vec()),
             None => Err(Error::shape("selection", format!("at most {k} positions"), n)),
         };
-        lens.iter().enumerate().map(row).collect()
+        indices.chunks(k.max(1)).zip(&lens).map(row).collect()
     }
 
     /// The selected positions of row `t`, ascending, in host memory.

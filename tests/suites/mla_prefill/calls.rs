@@ -72,6 +72,7 @@ pub fn a_graph_keeps_to_its_positions(devices: &[Device]) {
         let elsewhere: Vec<u32> = b.iter().map(|page| if *page == b[2] { spare } else { *page }).collect();
         for there in [b, &elsewhere] {
             upload([39, 148, 69], [a, there, c]).unwrap();
+            out.fill(super::super::close::POISON).unwrap();
             graph.launch().unwrap();
             equal("out", &host(&out), &want).unwrap();
             cache.copy_page(b[2], spare).unwrap();
