@@ -31,10 +31,10 @@ impl Opened {
     /// Loads the weights.
     pub fn load(&self, args: &ModelArgs, on: &RunOn) -> Result<Loaded> {
         let start = Instant::now();
-        let bar = progress::bar("load", 0, "layers");
-        let mut progress = |done: usize, total: usize| {
-            bar.set_length(total as u64);
-            bar.set_position(done as u64);
+        let bar = progress::bytes("load");
+        let mut progress = |done: u64, total: u64| {
+            bar.set_length(total);
+            bar.set_position(done);
         };
         let model = Model::load(&self.gguf, &on.device, &on.options, &mut progress);
         bar.finish_and_clear();

@@ -11,6 +11,14 @@ pub fn bar(what: &'static str, len: usize, unit: &str) -> ProgressBar {
     ProgressBar::new(len as u64).with_style(style).with_prefix(what)
 }
 
+/// A bar of bytes, with their rate and the time that is left.
+pub fn bytes(what: &'static str) -> ProgressBar {
+    let template =
+        "{prefix:8} {bar:32} {binary_bytes}/{binary_total_bytes} {decimal_bytes_per_sec}, {eta} left";
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(0).with_style(style).with_prefix(what)
+}
+
 /// A sign of life without a measure.
 pub fn spinner(what: String) -> ProgressBar {
     let spinner = ProgressBar::new_spinner().with_message(what);

@@ -80,7 +80,9 @@ impl Model {
         Self::load(&Gguf::open(path)?, device, options, &mut |_, _| {})
     }
 
-    /// Loads a file that is open already; `progress` is told how many layers are done, and of how many.
+    /// Loads a file that is open already; `progress` is told how many bytes of weights are where the model is, and of how many. On a GPU they go
+    /// there in pieces of 16 MiB by way of pinned memory, 32 MiB in all; beside these host memory holds only what the system keeps of the mapped
+    /// file, and while a weight is repacked into tiles the GPU holds its blocks, too.
     ///
     /// # Errors
     /// As [`Model::open`].
@@ -88,7 +90,7 @@ impl Model {
         gguf: &Gguf,
         device: &Device,
         options: &LoadOptions,
-        progress: &mut dyn FnMut(usize, usize),
+        progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self> {
         let report = LoadReport::new(gguf)?;
         let config = report.config.clone();

@@ -1,5 +1,6 @@
 //! The weights that the graph needs, requested by name: once to settle the ledger (no data is touched), once to load.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 
 use super::Config;
@@ -61,30 +62,25 @@ pub(super) fn account(gguf: &Gguf, config: &Config, shard: Shard) -> Result<Ledg
     Ok(report)
 }
 
-/// Loads all weights of a file whose ledger is settled; `progress` is told the layers done and their number.
-pub(super) fn load(
+/// Loads all weights of a file whose ledger is settled; `progress` is told the bytes that are where the model is, and all of them.
+pub(super) fn load<'a>(
     gguf: &Gguf,
     config: &Config,
-    device: &Device,
+    device: &'a Device,
     precision: Precision,
-    progress: &mut dyn FnMut(usize, usize),
+    progress: &'a mut dyn FnMut(u64, u64),
 ) -> Result<Weights> {
     let mut ledger = Ledger::new(gguf);
     let raw = request(&mut ledger, config, Shard::WHOLE)?;
-    ledger.finish()?;
-    let upload = Upload { device, fast: precision == Precision::Fast };
-    let mut layers = Vec::with_capacity(raw.layers.len());
-    let n = raw.layers.len();
-    for layer in raw.layers {
-        progress(layers.len(), n);
-        layers.push(upload.layer(layer)?);
-    }
-    progress(n, n);
+    let total = ledger.finish()?.taken.bytes;
+    progress(0, total);
+    let progress = RefCell::new(Progress { done: 0, total, tell: progress });
+    let upload = Upload { device, fast: precision == Precision::Fast, progress };
     Ok(Weights {
         token_embd: upload.blocks(raw.token_embd)?,
         output_norm: upload.vector(raw.output_norm)?,
+        layers: raw.layers.into_iter().map(|layer| upload.layer(layer)).collect::<Result<_>>()?,
         output: upload.matrix(raw.output)?,
-        layers,
     })
 }
 
@@ -268,26 +264,49 @@ struct Upload<'a> {
     device: &'a Device,
     /// Linear layers take rounded activations.
     fast: bool,
+    progress: RefCell<Progress<'a>>,
+}
+
+/// How far it is, and who is told.
+struct Progress<'a> {
+    /// Bytes that are there.
+    done: u64,
+    /// Bytes of all weights.
+    total: u64,
+    tell: &'a mut dyn FnMut(u64, u64),
 }
 
 impl Upload<'_> {
+    /// More bytes are there. A head that is the embedding again, and weights that were made anew, are not in the file's sum.
+    fn told(&self, bytes: usize) {
+        let Progress { done, total, tell } = &mut *self.progress.borrow_mut();
+        *done = (*done + bytes as u64).min(*total);
+        tell(*done, *total);
+    }
+
     /// As it is in the file.
     fn blocks(&self, w: Weight) -> Result<Matrix> {
-        Matrix::new(self.device, w)
+        let bytes = w.bytes().len();
+        Matrix::new(self.device, w).inspect(|_| self.told(bytes))
     }
 
     /// Of a linear layer.
     fn matrix(&self, w: Weight) -> Result<Matrix> {
-        if self.fast { Matrix::for_fast_linear(self.device, w) } else { Matrix::new(self.device, w) }
+        let bytes = w.bytes().len();
+        let there =
+            if self.fast { Matrix::for_fast_linear(self.device, w) } else { Matrix::new(self.device, w) };
+        there.inspect(|_| self.told(bytes))
     }
 
     fn vector(&self, w: Weight) -> Result<Tensor> {
-        Tensor::from_vec(self.device, 1, w.cols(), w.dequantize(0, 0..1)?)
+        let bytes = w.bytes().len();
+        Tensor::from_vec(self.device, 1, w.cols(), w.dequantize(0, 0..1)?).inspect(|_| self.told(bytes))
     }
 
     fn glu(&self, [gate, up, down]: RawGlu) -> Result<Ffn> {
         if self.fast {
-            return Ffn::for_fast_linear(self.device, gate, up, down);
+            let bytes = [&gate, &up, &down].map(|w| w.bytes().len()).iter().sum();
+            return Ffn::for_fast_linear(self.device, gate, up, down).inspect(|_| self.told(bytes));
         }
         Ffn::new(self.blocks(gate)?, self.blocks(up)?, self.blocks(down)?)
     }

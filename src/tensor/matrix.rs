@@ -54,9 +54,9 @@ impl Matrix {
         Ok(Matrix { device: device.clone(), shape, storage })
     }
 
-    /// The same for linear layers on rounded activations ([`Precision::Fast`]) alone: on a GPU types that have tiles are repacked,
+    /// The same for linear layers on rounded activations ([`Precision::Fast`](super::Precision)) alone: on a GPU types that have tiles are repacked,
     /// which takes the memory of the blocks a second time meanwhile. Elsewhere, and for other types, as [`Matrix::new`]. Tiles are all
-    /// that is kept: a matrix that [`Precision::Exact`] needs, too, is made a second time.
+    /// that is kept: a matrix that [`Precision::Exact`](super::Precision) needs, too, is made a second time.
     ///
     /// # Errors
     /// As [`Matrix::new`].

@@ -174,3 +174,21 @@ fn ids_are_not_reused() {
     let c = other.new_sequence();
     assert!(other.len(b).is_err() && cache.len(c).is_err(), "a sequence of another cache");
 }
+
+/// What loading tells: from nothing to all, which is what the ledger says is used.
+#[test]
+fn loading_tells_how_far_it_is() {
+    for name in common::MODELS {
+        let (gguf, mut told) = (common::gguf(name), Vec::new());
+        let options = glm5::model::LoadOptions::default();
+        let model =
+            Model::load(&gguf, common::device(), &options, &mut |done, total| told.push((done, total)))
+                .unwrap();
+        let all = model.report().ledger.taken.bytes;
+        assert!(
+            told.len() > 60 && told.is_sorted() && told.iter().all(|(_, total)| *total == all),
+            "{told:?}"
+        );
+        assert_eq!((told[0].0, told.last().unwrap().0), (0, all));
+    }
+}
