@@ -15,6 +15,7 @@ use common::args::{self, ModelArgs, SamplingArgs};
 use common::failure::{self, EXIT_CODES, Failure, Result, fail};
 use common::figures::Figures;
 use common::load::Opened;
+use common::plan::PlanArgs;
 use common::session::Session;
 use common::{interrupt, prompt};
 
@@ -74,6 +75,9 @@ struct Args {
 
     #[command(flatten)]
     sampling: SamplingArgs,
+
+    #[command(flatten)]
+    plan: PlanArgs,
 }
 
 fn main() -> ExitCode {
@@ -105,7 +109,19 @@ fn run(args: Args) -> Result<()> {
         ));
     }
 
-    let on = args.model.run_on()?;
+    let on = args.model.run_on_or_plan(args.plan.for_a_gpu())?;
+    if let Some(plan) = args.plan.plan(&opened.gguf, &on, context)? {
+        if args.plan.plan_only {
+            return match args.json {
+                true => Ok(common::show_json(&json!(plan))?),
+                false => Ok(common::show(&format!("{plan}\n"))?),
+            };
+        }
+        if args.model.verbose {
+            eprintln!("{plan}");
+        }
+        plan.expect_fits()?;
+    }
     let loaded = opened.load(&args.model, &on)?;
     let mut session = Session::new(loaded.model, context, on.cache_type)?;
     let mut sampler = Sampler::new(params.clone())?;

@@ -16,6 +16,8 @@ mod generation;
 mod ledger;
 #[path = "model/pieces.rs"]
 mod pieces;
+#[path = "model/plan.rs"]
+mod plan;
 #[path = "model/sparse.rs"]
 mod sparse;
 #[path = "suites/synthetic.rs"]

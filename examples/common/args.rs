@@ -104,8 +104,13 @@ pub struct ModelArgs {
 impl ModelArgs {
     /// The device, and how a model runs on it. Says so on standard error where that was not asked for.
     pub fn run_on(&self) -> Result<RunOn> {
+        self.run_on_or_plan(false)
+    }
+
+    /// The same; with `planned` as on a GPU, whatever the device is.
+    pub fn run_on_or_plan(&self, planned: bool) -> Result<RunOn> {
         let chosen = Device::open(self.device, self.threads)?;
-        let on_gpu = chosen.device.gpu().is_ok();
+        let on_gpu = planned || chosen.device.gpu().is_ok();
         let (precision, cache_type) = match on_gpu {
             true => (Precision::Fast, CacheType::Bf16),
             false => (Precision::Exact, CacheType::F32),
@@ -120,7 +125,7 @@ impl ModelArgs {
             cache_type: self.cache_type.unwrap_or(cache_type),
             device: chosen.device.clone(),
         };
-        if self.device == DeviceChoice::Auto {
+        if self.device == DeviceChoice::Auto && !planned {
             eprintln!("{chosen}; precision {}, cache {}", run_on.options.precision, run_on.cache_type);
         }
         Ok(run_on)

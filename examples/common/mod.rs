@@ -7,6 +7,7 @@ pub mod failure;
 pub mod figures;
 pub mod interrupt;
 pub mod load;
+pub mod plan;
 pub mod progress;
 pub mod prompt;
 pub mod session;

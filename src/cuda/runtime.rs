@@ -32,15 +32,35 @@ pub struct Properties {
     pub driver: (u32, u32),
 }
 
-#[cfg(test)]
 impl Properties {
-    /// What an H200 has, for tests of what is chosen.
+    /// GPUs that are known by name, for planning without one.
+    pub const KNOWN: [&'static str; 2] = ["h200", "rtx-pro-6000"];
+
+    /// What a GPU of [`Properties::KNOWN`] has.
+    pub fn by_name(name: &str) -> Option<Self> {
+        match name {
+            "h200" => Some(Self::h200()),
+            // Not seen here; memory as nvidia-smi tells it of the Blackwell Workstation Edition.
+            "rtx-pro-6000" => Some(Properties {
+                name: "NVIDIA RTX PRO 6000 Blackwell".into(),
+                compute_capability: (12, 0),
+                sms: 188,
+                memory: 97_887 << 20,
+                l2: 128 << 20,
+                smem_per_block: 101_376,
+                smem_per_sm: 100 << 10,
+                driver: (13, 0),
+            }),
+            _ => None,
+        }
+    }
+
     pub(crate) fn h200() -> Self {
         Properties {
-            name: "test".into(),
+            name: "NVIDIA H200".into(),
             compute_capability: (9, 0),
             sms: 132,
-            memory: 1 << 37,
+            memory: 150_109_880_320,
             l2: 60 << 20,
             smem_per_block: 227 << 10,
             smem_per_sm: 228 << 10,

@@ -90,6 +90,8 @@ pub struct Ledger<'a> {
     hands_out: bool,
     /// For each tensor of the file.
     states: Vec<State>,
+    /// Bytes of the parts that were taken.
+    part_bytes: u64,
     reasons: Vec<String>,
     missing: Vec<String>,
     shapes: Vec<String>,
@@ -111,6 +113,7 @@ impl<'a> Ledger<'a> {
             gguf,
             hands_out: true,
             states: vec![State::Open; gguf.tensors().len()],
+            part_bytes: 0,
             reasons: Vec::new(),
             missing: Vec::new(),
             shapes: Vec::new(),
@@ -181,6 +184,10 @@ impl<'a> Ledger<'a> {
             return empty().map(Some);
         }
         let shape = [dims.slabs, dims.rows, dims.cols];
+        if let Ok([slabs, rows, cols]) = part(info.ty, shape, how, shard) {
+            let row_bytes = info.ty.row_bytes(cols as u64).unwrap_or(0);
+            self.part_bytes += (slabs * rows) as u64 * row_bytes;
+        }
         let weight = match self.hands_out {
             true => cut(info.ty, shape, gguf.data(info)?, how, shard),
             false => part(info.ty, shape, how, shard).and_then(|_| empty().map_err(|e| e.to_string())),
@@ -306,6 +313,7 @@ impl<'a> Ledger<'a> {
         LedgerReport {
             total: count(&|_, _| true),
             taken: count(&|_, s| s == State::Taken),
+            part_bytes: self.part_bytes,
             shards: shards.collect(),
             idle: idle.collect(),
             types: self.gguf.types(),
@@ -338,6 +346,8 @@ pub struct LedgerReport {
     pub total: Count,
     /// Tensors that the model took.
     pub taken: Count,
+    /// Bytes of what this rank has of the tensors that were taken: of one rank, all.
+    pub part_bytes: u64,
     /// Per file, in order.
     pub shards: Vec<ShardCount>,
     /// Idle tensors by reason, in the order in which the reasons came up.

@@ -28,7 +28,7 @@ use crate::ops::router::router;
 use crate::tensor::{CacheType, Device, Matrix, PagedRows, Precision, Tensor};
 
 /// Tokens computed at a time: bounds the workspace, fills the GEMM tiles.
-const STEP_TOKENS: usize = 512;
+pub(super) const STEP_TOKENS: usize = 512;
 
 /// Which keys a token attends to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
@@ -105,6 +105,13 @@ impl Model {
             options: *options,
             weights,
         })
+    }
+
+    /// Gives the memory of the workspace back.
+    pub(super) fn forget_workspace(&mut self) -> Result<()> {
+        self.workspace = Workspace::new(&self.config, &self.device)?;
+        self.memory = MemoryId::new();
+        Ok(())
     }
 
     /// Hyperparameters.

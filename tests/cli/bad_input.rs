@@ -59,6 +59,10 @@ fn wrong_usage_of_every_example() {
         usage(name, &with(&["--precision", "half"]), &["--precision", "half", "exact, fast"]);
         usage(name, &with(&["--cache-type", "q8_0"]), &["--cache-type", "q8_0", "f32, bf16, f16"]);
     }
+    usage("generate", &["--plan-only", "--gpu", "h100"], &["--gpu", "h100", "h200, rtx-pro-6000"]);
+    usage("generate", &["--gpu", "h200"], &["--plan-only"]);
+    usage("generate", &["--plan-only", "--gpu", "h200", "--gpus", "0"], &["--gpus", "from 1 to 64"]);
+    failed("generate", &["--plan-only", "--gpu", "h200", "--gpus", "3"], &["cannot be cut into 3 parts"]);
     usage("generate", &["--modle", "x"], &["--modle", "a similar argument exists: '--model'"]);
 }
 

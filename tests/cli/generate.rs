@@ -224,6 +224,27 @@ fn the_device_is_said_unless_it_was_asked_for() {
 }
 
 #[test]
+fn plans_are_told_without_a_gpu() {
+    let told = run("generate", &["--plan-only", "--gpu", "h200", "--context", "1000"]).ok();
+    for part in [
+        "plan for NVIDIA H200 (sm_90)",
+        "for 1000 tokens in bf16",
+        "fits",
+        "largest context that fits: 4096 tokens",
+        "launches",
+    ] {
+        assert!(told.contains(part), "no {part:?} in {told}");
+    }
+    let flags = ["--plan-only", "--gpu", "rtx-pro-6000", "--gpus", "1", "--cache-type", "fp8", "--json"];
+    let plan = run("generate", &flags).json();
+    assert_eq!((&plan["gpus"], &plan["cache_type"]), (&1.into(), &"fp8".into()));
+    assert!(
+        plan["needed"].as_u64() < plan["memory"].as_u64() && plan["launches"]["full"].as_u64() > Some(10),
+        "{plan}"
+    );
+}
+
+#[test]
 fn verbose_and_logprobs_go_to_standard_error() {
     let run = run("generate", &["-n", "3", "-v", "--logprobs", "2"]);
     assert_eq!(run.stdout, "Call me Ishmael. Some years ago\n");

@@ -1,6 +1,8 @@
 //! Steps that decode one token of each sequence: recorded as graphs, replayed, padded, and step by step, with the same bits.
 
-use glm5::model::{Batch, Cache, Event, LoadOptions, LogitRows, Model, Observer, SeqId, Sequence};
+use glm5::model::{
+    Batch, Cache, Event, LoadOptions, LogitRows, Model, Observer, Plan, PlanOptions, SeqId, Sequence,
+};
 use glm5::tensor::{CacheType, Device, Precision};
 
 use super::goldens::{MODELS, files};
@@ -8,7 +10,8 @@ use super::goldens::{MODELS, files};
 macro_rules! decoding_properties {
     ($devices:path) => {
         $crate::suites::properties! { decoding, $devices, 1; ;
-        replayed_or_step_by_step, sequences_come_and_go, memory_may_move, caches_have_their_own }
+        replayed_or_step_by_step, sequences_come_and_go, memory_may_move, caches_have_their_own,
+        the_plan_is_what_is_taken }
     };
 }
 pub(crate) use decoding_properties;
@@ -202,5 +205,36 @@ pub fn caches_have_their_own(devices: &[Device]) {
         let seq = prompt(&mut model, &mut cache, &tokens(3, i as u64));
         let got: Vec<_> = (0..4).map(|i| run(&mut model, &mut cache, seq, i)).collect();
         assert!(got == *want, "cache {i}");
+    }
+}
+
+/// The plan of a run is that run on a GPU that only counts.
+pub fn the_plan_is_what_is_taken(devices: &[Device]) {
+    if left_to_gpus(devices) {
+        return;
+    }
+    let gpu = devices[0].gpu().unwrap();
+    for (precision, ty) in [(Precision::Fast, CacheType::Bf16), (Precision::Exact, CacheType::F32)] {
+        let load = LoadOptions { precision, ..LoadOptions::default() };
+        let path = files::path(&format!("{}.gguf", MODELS[1]));
+        let gguf = glm5::gguf::Gguf::open(&path).unwrap();
+        let plan =
+            Plan::new(&gguf, gpu.properties(), &PlanOptions { load, cache_type: ty, context: 1000, gpus: 1 })
+                .unwrap();
+        let held = || gpu.held().iter().map(|(_, bytes)| bytes).sum::<u64>();
+        let before = held();
+        let mut model = Model::load(&gguf, &devices[0], &load, &mut |_, _| {}).unwrap();
+        let mut cache = model.new_cache(1000, ty).unwrap();
+        let seq = prompt(&mut model, &mut cache, &tokens(999, 3));
+        for _ in 0..3 {
+            step(&mut model, &mut cache, &[(seq, 5)]);
+            cache.truncate(seq, 999).unwrap();
+        }
+        let (taken, planned) = (held() - before, plan.needed - plan.reserve);
+        println!("{precision}: {taken} bytes taken, {planned} planned");
+        assert!(
+            taken <= planned && taken * 100 >= planned * 95,
+            "{taken} bytes taken, {planned} planned\n{plan}"
+        );
     }
 }
