@@ -53,7 +53,7 @@ impl Cache {
             return Err(Error::Capacity { what: "cache tokens".into(), needed: tokens as u64, available });
         };
         // On a GPU one more, which no sequence has: what pads a step goes there.
-        let there = pages + usize::from(device.gpu().is_ok());
+        let there = pages + usize::from(device.as_gpu().is_some());
         let rows = |width, ty| PagedRows::new(device, there, width, ty);
         let latent =
             config.indexers.iter().map(|_| rows(config.latent_width(), ty)).collect::<Result<_>>()?;

@@ -60,7 +60,7 @@ impl Model {
     /// Whether a batch is one token of each sequence, with logits, on a GPU.
     pub(super) fn decodes(&self, batch: &Batch<'_>) -> bool {
         let all = batch.sequences();
-        self.device.gpu().is_ok()
+        self.device.as_gpu().is_some()
             && all.len() <= MOST
             && all
                 .iter()

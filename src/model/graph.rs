@@ -196,7 +196,7 @@ impl Model {
     /// Does something with the workspace. If memory of a GPU was taken meanwhile, by whomever, some of it may have moved, and graphs that hold
     /// what it was before are of no use any more.
     pub(super) fn noting_moves<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        let allocations = |model: &Self| model.device.gpu().map_or(0, Gpu::allocations);
+        let allocations = |model: &Self| model.device.as_gpu().map_or(0, Gpu::allocations);
         let before = allocations(self);
         let done = work(self);
         if allocations(self) != before {

@@ -67,7 +67,7 @@ impl Workspace {
     pub fn new(c: &Config, device: &Device) -> Result<Self> {
         let tensor = |cols| Tensor::zeros(device, 0, cols);
         let input = |cols| LinearInput::new(device, cols);
-        let on_gpu = device.gpu().is_ok();
+        let on_gpu = device.as_gpu().is_some();
         let (n, qk, latent) = (c.n_heads, c.qk_head_dim(), c.latent_width());
         let (nope, pe, rank) = (c.qk_nope_head_dim, c.qk_rope_head_dim, c.kv_lora_rank);
         Ok(Workspace {

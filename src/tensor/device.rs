@@ -81,6 +81,14 @@ impl Device {
         Err(Error::NoGpu(format!("number {ordinal} of a build without kernels")))
     }
 
+    /// The GPU, if it is one.
+    pub fn as_gpu(&self) -> Option<&Gpu> {
+        match self {
+            Device::Cuda(gpu) => Some(gpu),
+            Device::Cpu(_) => None,
+        }
+    }
+
     /// The GPU.
     ///
     /// # Errors
