@@ -36,7 +36,9 @@ host() {
     : > "$out/commands"
     units=$(cargo run --quiet --locked --manifest-path "$root/Cargo.toml" -p glm5-kernels -- --emulated "$build/emulated")
     # Kernel files too: units include them.
-    newest=$(find "$root"/cuda -name '*.hpp' -o -name '*.cuh' -o -name '*.h' -o -name '*.cu' | xargs ls -t | head -1)
+    # The whole list is read: who closes a pipe early ends its writer, and this script with it.
+    newest=$(find "$root"/cuda \( -name '*.hpp' -o -name '*.cuh' -o -name '*.h' -o -name '*.cu' \) -printf '%T@ %p\n' |
+        sort -rn | sed -n '1s/^[^ ]* //p')
     for source in "$root"/cuda/host/*.cpp "$root"/cuda/host/tests/*.{cpp,cu} $units; do
         [[ $source == *_gpu.cpp ]] && continue # a program of its own
         object=$out/$(basename "$source").o
