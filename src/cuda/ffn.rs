@@ -89,14 +89,14 @@ pub(crate) fn ffn_from(
     let (m, n) = (x.values().rows(), x.values().rows() * w.ff());
     h.resize(m)?;
     let both = together(w)? && precision == Precision::Fast;
-    match x.rounded()? {
-        (_, Some(x)) if both => swiglu_tiled(w.gate(), w.up(), x, h.values_mut())?,
-        _ => {
-            up.resize(m)?;
-            prepare(&gpu, n)?;
-            linear_from(&[w.gate(), w.up()], x, &mut [h.values_mut(), up], &mut [], precision)?;
-            swiglu_in_place(h.values_mut().cuda_mut()?, up.cuda()?, n)?;
-        }
+    // Rounded only for those that take it so.
+    if both && let (_, Some(x)) = x.rounded()? {
+        swiglu_tiled(w.gate(), w.up(), x, h.values_mut())?;
+    } else {
+        up.resize(m)?;
+        prepare(&gpu, n)?;
+        linear_from(&[w.gate(), w.up()], x, &mut [h.values_mut(), up], &mut [], precision)?;
+        swiglu_in_place(h.values_mut().cuda_mut()?, up.cuda()?, n)?;
     }
     linear_from(&[w.down()], h, &mut [y], &mut [], precision)
 }

@@ -138,8 +138,11 @@ impl Model {
         let gpu = self.device.gpu()?.clone();
         match gpu.capture(|| self.layers(cache, observer, sparse)) {
             Ok(graph) => step.graph = Some(graph),
-            // The step itself is done, and those that follow can do without.
-            Err(Error::OutOfMemory { .. }) => step.refused = true,
+            // The step itself is done, and those that follow can do without. Its logits are there, however far the recording came.
+            Err(Error::OutOfMemory { .. }) => {
+                step.refused = true;
+                self.workspace.all_logits.resize_to_overwrite(self.workspace.wanted.len())?;
+            }
             Err(e) => return Err(e),
         }
         Ok(())
