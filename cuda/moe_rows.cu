@@ -206,10 +206,10 @@ template <int kGlu, int kBlocks, int kWarps> __device__ __forceinline__ void moe
     if constexpr (kGlu)
         if (threadIdx.x == 0) shared.sums.init();
     mbarrier_init_fence();
-    // Few pairs are those of a step whose ids were there before quantize_rows, which lets this begin only then. So what it does not write
-    // is read, and the first weights are on their way, while it runs. Pairs that were sorted come from the kernel before this one.
+    // Few pairs whose ids were there before the kernel in front of this one are read, and the first weights are on their way, while that
+    // runs. Others come from that kernel, as do pairs that were sorted.
+    if (p.pairs.early == 0) griddep_wait();
     if (p.pairs.offsets != nullptr) {
-        griddep_wait();
         list_experts<kWarps>(p.pairs, list);
     } else {
         list_pairs<kWarps>(p.pairs, list);

@@ -10,8 +10,8 @@
 // Floor   1 row: 20 KB and a launch, 0.5 us; as in norm_quantize latency: load 0.3 us, two reductions and stores 0.4. 2048 rows to f16
 //         tiles and bf16: 34 MB, 8.8 us at 3.9 TB/s
 // Limits  padding of a tile of 8 tokens is a block of threads for each token that is not there
+#include "common/act_pieces.cuh"
 #include "common/cache_row.cuh"
-#include "common/places.cuh"
 #include "common/rotate.cuh"
 #include "params/post_a.h"
 
@@ -19,76 +19,6 @@ template <int kVecs, int kWarps> struct post_a_smem {
     float partial[kWarps];
     uint32_t amax[kWarps];
 };
-
-// The 256 columns that this warp has of token `row`, rounded to int8: bits of quantize.cu. Both pieces of a lane are four neighbouring
-// columns of a block of 32.
-INTRIN void post_a_int8(tile_act &out, uint32_t row, const float (&y)[2][4]) {
-    const int lane = threadIdx.x % 32, c = lane % 8, g = tile_column(row % TILE_TOKENS);
-    uint32_t amax[2] = {0, 0};
-#pragma unroll
-    for (int v = 0; v < 2; ++v)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) amax[v] = max(amax[v], f32_bits(y[v][k]) & 0x7fffffffu);
-#pragma unroll
-    for (int lanes = 1; lanes < 8; lanes *= 2)
-#pragma unroll
-        for (int v = 0; v < 2; ++v) amax[v] = max(amax[v], __shfl_xor_sync(0xffffffffu, amax[v], lanes));
-#pragma unroll
-    for (int v = 0; v < 2; ++v) {
-        const int block = 4 * v + lane / 8;
-        const float2 scale = act_scale(amax[v]);
-        const uint32_t quants = act_quants4(y[v], scale.y);
-        out.qs[block / 2][4 * g + c % 4][block % 2 * 2 + c / 4] = quants;
-        int sum = __dp4a(static_cast<int>(quants), 0x01010101, 0);
-#pragma unroll
-        for (int lanes = 1; lanes < 8; lanes *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
-        if (c == 0) *reinterpret_cast<float2 *>(out.scales[block][g]) = {scale.x, __fmul_rn(scale.x, -kActShift)};
-        const float weighted = __fmul_rn(scale.x, static_cast<float>(sum));
-        const float other = __shfl_down_sync(0xffffffffu, weighted, 8); // neighbouring blocks share words
-        if (lane % 16 == 0) {
-            const uint32_t upper = pack_bf16x2(weighted, other);
-            const float rest = __fsub_rn(weighted, bf16_to_f32(static_cast<uint16_t>(upper)));
-            const float other_rest = __fsub_rn(other, bf16_to_f32(static_cast<uint16_t>(upper >> 16)));
-            *reinterpret_cast<uint2 *>(out.sums[4 * g + block / 2]) = make_uint2(upper, pack_bf16x2(rest, other_rest));
-        }
-    }
-}
-
-// The same to f16: bits of quantize_f16.cu, whose sums are those of eight neighbouring values, added up one after the other.
-// `amax` has the bits of the largest magnitude of the whole row.
-INTRIN void post_a_f16(tile_act_f16 &out, uint32_t row, const float (&y)[2][4], uint32_t amax) {
-    const int lane = threadIdx.x % 32, c = lane % 8, g = tile_column(row % TILE_TOKENS);
-    const int e = min(9 + 127 - static_cast<int>(amax >> 23), 126);
-    const bool finite = amax < 0x7f800000u;
-    const float up = finite ? f32_from_bits(static_cast<uint32_t>(e + 127) << 23) : 0.f;
-    const float scale = finite ? f32_from_bits(static_cast<uint32_t>(127 - e) << 23) : f32_from_bits(0x7fc00000u);
-    if (lane == 0) out.scales[g] = scale;
-#pragma unroll
-    for (int v = 0; v < 2; ++v) {
-        const int block = 4 * v + lane / 8;
-        uint32_t words[2] = {0, 0};
-        if (finite) {
-            words[0] = pack_f16x2(__fmul_rn(y[v][0], up), __fmul_rn(y[v][2], up));
-            words[1] = pack_f16x2(__fmul_rn(y[v][1], up), __fmul_rn(y[v][3], up));
-        }
-        *reinterpret_cast<uint2 *>(&out.x[block][4 * g + c % 4][c / 4 * 2]) = make_uint2(words[0], words[1]);
-        const auto add_to = [&](float sum) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) sum = __fadd_rn(sum, f16_to_f32(static_cast<uint16_t>(words[i % 2] >> 16 * (i / 2))));
-            return sum;
-        };
-        float sum = add_to(__shfl_xor_sync(0xffffffffu, add_to(0.f), 1)); // of eight in odd lanes, of no use in even ones
-        sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 2));
-        sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 4));
-        const float other = __shfl_down_sync(0xffffffffu, sum, 8);
-        if (lane % 16 == 1) {
-            const uint32_t upper = pack_f16x2(sum, other);
-            const float rest = __fsub_rn(sum, f16_to_f32(static_cast<uint16_t>(upper)));
-            const float other_rest = __fsub_rn(other, f16_to_f32(static_cast<uint16_t>(upper >> 16)));
-            *reinterpret_cast<uint2 *>(out.sums[4 * g + block / 2]) = make_uint2(upper, pack_f16x2(rest, other_rest));
-        }
-    }
-}
 
 // Squares of four values, added to a sum.
 INTRIN float add_squares(const float (&x)[4], float sum) {
@@ -126,8 +56,9 @@ template <int kVecs, int kWarps> INTRIN void post_a_q(const post_a_params &p, ui
     if (p.tiles == nullptr) return;
     const uint32_t k_tiles = (p.q_cols + TILE_COLS - 1) / TILE_COLS, tiles = (p.m + TILE_TOKENS - 1) / TILE_TOKENS;
     const uint64_t tile = uint64_t{static_cast<uint32_t>(warp)} * tiles + row / TILE_TOKENS;
+    const int g = tile_column(row % TILE_TOKENS);
     if (p.f16_tiles == 0) {
-        if (static_cast<uint32_t>(warp) < k_tiles) post_a_int8(static_cast<tile_act *>(p.tiles)[tile], row, y);
+        if (static_cast<uint32_t>(warp) < k_tiles) act_pieces_int8(static_cast<tile_act *>(p.tiles) + tile, g, nullptr, y);
         return;
     }
     uint32_t amax = 0; // bits without the sign: magnitudes order as they do, NaN last
@@ -139,7 +70,8 @@ template <int kVecs, int kWarps> INTRIN void post_a_q(const post_a_params &p, ui
     __syncthreads();
 #pragma unroll
     for (int other = 0; other < kWarps; ++other) amax = max(amax, shared.amax[other]);
-    if (static_cast<uint32_t>(warp) < k_tiles) post_a_f16(static_cast<tile_act_f16 *>(p.tiles)[tile], row, y, amax);
+    const act_f16_unit unit = act_f16_unit_of(amax);
+    if (static_cast<uint32_t>(warp) < k_tiles) act_pieces_f16(static_cast<tile_act_f16 *>(p.tiles)[tile], g, unit, y);
 }
 
 // Four values from column 4 lane on, rotated if they are among the first `rope`; z as it is behind them.

@@ -14,7 +14,7 @@ pub use matrix::{DeviceWeight, Matrix};
 pub use paged::{CacheType, PAGE_ROWS, PagedRows};
 pub use quantized::{DeviceActivations, QuantizedRows};
 pub use ragged::RaggedRows;
-pub use tiles::{ActivationFormat, DeviceTiles, GemmScratch, QuantizedTiles, TILE_TOKENS};
+pub use tiles::{ActivationFormat, DeviceTiles, GemmScratch, QuantizedTiles, RoundedRows, TILE_TOKENS};
 
 use std::borrow::Cow;
 

@@ -60,6 +60,7 @@ mod device {
     crate::suites::large_caches::large_caches_properties!(crate::device::devices, 1);
     crate::suites::logits::logits_properties!(crate::device::devices, 64);
     crate::suites::linear::linear_properties!(crate::device::devices, 256);
+    crate::suites::linear_heads::linear_heads_properties!(crate::device::devices, 256);
     crate::suites::linear_tiled::linear_tiled_properties!(crate::device::devices, 256);
     crate::suites::mla_attention::mla_attention_properties!(crate::device::devices, 128);
     crate::suites::mla_decode::mla_decode_properties!(crate::device::devices, 64);

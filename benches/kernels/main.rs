@@ -23,6 +23,7 @@ mod embedding;
 mod ffn;
 mod linear;
 mod linear_fused;
+mod linear_heads;
 mod linear_tiled;
 mod linear_variants;
 mod mla_attention;
@@ -210,6 +211,7 @@ pub fn run(bench: &Bench, c: &mut Criterion) {
     linear::benches(bench, c);
     linear_tiled::benches(bench, c);
     linear_fused::benches(bench, c);
+    linear_heads::benches(bench, c);
     linear_variants::benches(bench, c);
 }
 

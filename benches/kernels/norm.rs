@@ -2,9 +2,10 @@
 //! roof for 8192.
 
 use criterion::Criterion;
-use glm5::ops::norm::{layer_norm, norm_quantize, reference, rms_norm, rms_norm_cols};
+use glm5::ops::linear::{LinearInput, Rounded, quantize};
+use glm5::ops::norm::{layer_norm, norm_quantize, reference, rms_norm, rms_norm_cols, rms_norm_into};
 use glm5::quant::ActBlockSize::{self, B32, B256};
-use glm5::tensor::{QuantizedRows, Tensor};
+use glm5::tensor::{QuantizedRows, QuantizedTiles, Tensor};
 
 use super::blocks::Rng;
 use super::close::{close, layer_norm_slack, rms_norm_slack};
@@ -22,6 +23,11 @@ pub fn benches(bench: &Bench, c: &mut Criterion) {
     add_norm_quantize(bench, c, 32, 6144, B256, false);
     for (rows, keep_y) in [(512, false), (2048, false), (8192, false), (8192, true)] {
         add_norm_quantize(bench, c, rows, 6144, B256, keep_y);
+    }
+    for rows in [1, 2, 8, 16, 32, 512, 2048] {
+        for rounded in [Rounded { tiles: true, rows: false }, Rounded { tiles: false, rows: true }] {
+            add_norm_tiles(bench, c, rows, 6144, rounded);
+        }
     }
     for rows in [1, 32, 8192] {
         plain(bench, c, rows, 2048, 2048); // q_a_norm
@@ -95,6 +101,47 @@ fn add_norm_quantize(
         let y = keep_y.then_some(&mut ys[i]);
         norm_quantize(&mut xs[i], Some(&rs[i]), w_on_device, EPS, y, Some(&mut qs[i]))
     };
+    let bytes = (per_value * (rows * n) as f64) as usize + 4 * n;
+    bench.row(c, "norm", Row { name, work: Work::copying(bytes), case: None, sets, launch: &mut launch });
+}
+
+/// As between the blocks of a layer: the f32 result, and tiles for linear layers or rows for experts.
+fn add_norm_tiles(bench: &Bench, c: &mut Criterion, rows: usize, n: usize, rounded: Rounded) {
+    let format = QuantizedTiles::new(&bench.device, rows, 32).unwrap().format();
+    let bits = if rounded.tiles { format.bits() } else { 8 };
+    // x read and written, r read, y written, and what is rounded.
+    let per_value = 16.0 + f64::from(bits) / 8.0 + 0.5;
+    let (rows, sets, warm) = sizes(bench, rows, |rows| (per_value * (rows * n) as f64) as usize + 4 * n);
+    let form = if rounded.tiles { format!("{format} tiles") } else { "int8 rows".into() };
+    let name = format!("add + norm [{rows}, {n}] to f32 and {form}{warm}");
+    if !bench.wants("norm", &name) {
+        return;
+    }
+    let rng = &mut Rng(7);
+    let (x, r, w) = (distinct(rng, rows, n), distinct(rng, rows, n), rng.normals(n));
+    let (mut xs, rs) = (tensors(bench, sets, rows, n, &x), tensors(bench, sets, rows, n, &r));
+    let mut ys: Vec<_> = (0..sets)
+        .map(|_| {
+            let mut y = LinearInput::new(&bench.device, n).unwrap();
+            y.resize(rows).unwrap();
+            y.forms_mut(rounded).unwrap(); // no memory is taken while a graph is recorded
+            y
+        })
+        .collect();
+    let w_on_device = &tensors(bench, 1, 1, n, &w)[0];
+    rms_norm_into(&mut xs[0], Some(&rs[0]), w_on_device, EPS, &mut ys[0], rounded).unwrap();
+    let (_, want) = reference::add_rms_norm(&x, &r, &w, EPS.into()).unwrap();
+    let wanted = expected(&want, rows, n);
+    close("y", &some(ys[0].values()), &wanted, |i| rms_norm_slack(n, wanted[i])).unwrap();
+    if rounded.tiles {
+        let mut q = QuantizedTiles::new(&bench.device, rows, n).unwrap();
+        quantize(ys[0].values(), &mut q).unwrap();
+        let bytes = |tiles: &QuantizedTiles| tiles.tiles().to_vec(0..tiles.tiles().len()).unwrap();
+        let forms = ys[0].forms_mut(rounded).unwrap();
+        assert!(bytes(forms.tiles.unwrap()) == bytes(&q), "{name}: other tiles");
+    }
+    let mut launch =
+        |i: usize| rms_norm_into(&mut xs[i], Some(&rs[i]), w_on_device, EPS, &mut ys[i], rounded);
     let bytes = (per_value * (rows * n) as f64) as usize + 4 * n;
     bench.row(c, "norm", Row { name, work: Work::copying(bytes), case: None, sets, launch: &mut launch });
 }

@@ -79,8 +79,9 @@ impl Bound {
 pub fn is_f16(entry: Entry) -> bool {
     let narrow = linear_gemm::INSTANCES.iter().map(|i| (i.entry, i.act));
     let mut all = narrow.chain(linear_gemm_wide::INSTANCES.iter().map(|i| (i.entry, i.act)));
-    const FLOAT: [&str; 13] = [
+    const FLOAT: [&str; 14] = [
         "linear_dot",
+        "linear_heads",
         "linear_tile",
         "linear_float",
         "dsa_indexer",

@@ -60,40 +60,52 @@ INTRIN void end_row(row_act &to, int last) {
     for (int block = last + 1; block < 8; ++block) *reinterpret_cast<float2 *>(to.scales[block]) = make_float2(0.f, 0.f);
 }
 
+// Of a block of 32 rows of one product, each of which is a column to round, what one lane has for one of its two tokens.
+struct act_column_part {
+    uint32_t word; // columns 4 (lane / 4) and on
+    float2 scale;
+    float sum; // scale times quants
+};
+
+// By whole warps: `v` has columns lane / 4 + 8 j of the token, which lanes that are equal modulo 4 share.
+INTRIN act_column_part act_of_columns(const float (&v)[4]) {
+    const int of = threadIdx.x % 32 / 4;
+    uint32_t amax = 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) amax = max(amax, f32_bits(v[j]) & 0x7fffffffu);
+#pragma unroll
+    for (int lanes = 4; lanes < 32; lanes *= 2) amax = max(amax, __shfl_xor_sync(0xffffffffu, amax, lanes));
+    act_column_part part{0, act_scale(amax), 0.f};
+    const uint32_t quants = act_quants4(v, part.scale.y); // byte j: column lane / 4 + 8 j
+    int sum = __dp4a(static_cast<int>(quants), 0x01010101, 0);
+#pragma unroll
+    for (int lanes = 4; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+    part.sum = __fmul_rn(part.scale.x, static_cast<float>(sum));
+    // Columns 8 j + 4 h to 8 j + 4 h + 3 are bytes of four lanes: lane / 4 = 2 j + h has the word.
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+        const uint32_t other = __shfl_sync(0xffffffffu, quants, (of % 2 * 4 + c) * 4 + threadIdx.x % 4);
+        part.word |= (other >> 8 * (of / 2) & 0xffu) << 8 * c;
+    }
+    return part;
+}
+
 // A block of h = silu(gate) * up of up to eight rows, rounded: by a warp that has gate and up of two row tiles each (tile_row) as
 // sums(part, register), into rows `stride` apart. `last`: of a row.
 template <class F> INTRIN void store_h(uint32_t stride, row_act *to, int block, bool last, uint32_t rows, F &&sums) {
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, of = lane / 4;
 #pragma unroll 1
     for (int i = 0; i < 2; ++i) { // of the two tokens of a lane
         float v[4];
-        uint32_t amax = 0;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) { // columns lane / 4 + 8 j
-            v[j] = __fmul_rn(silu(sums(j / 2, i + j % 2 * 2)), sums(2 + j / 2, i + j % 2 * 2));
-            amax = max(amax, f32_bits(v[j]) & 0x7fffffffu);
-        }
-#pragma unroll
-        for (int lanes = 4; lanes < 32; lanes *= 2) amax = max(amax, __shfl_xor_sync(0xffffffffu, amax, lanes));
-        const float2 scale = act_scale(amax);
-        const uint32_t quants = act_quants4(v, scale.y); // byte j: column lane / 4 + 8 j
-        int sum = __dp4a(static_cast<int>(quants), 0x01010101, 0);
-#pragma unroll
-        for (int lanes = 4; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
-        // Columns 8 j + 4 h to 8 j + 4 h + 3 are bytes of four lanes: lane / 4 = 2 j + h has the word.
-        uint32_t word = 0;
-        const int of = lane / 4;
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-            const uint32_t other = __shfl_sync(0xffffffffu, quants, (of % 2 * 4 + c) * 4 + lane % 4);
-            word |= (other >> 8 * (of / 2) & 0xffu) << 8 * c;
-        }
+        for (int j = 0; j < 4; ++j) v[j] = __fmul_rn(silu(sums(j / 2, i + j % 2 * 2)), sums(2 + j / 2, i + j % 2 * 2));
+        const act_column_part part = act_of_columns(v);
         const uint32_t token = lane % 4 + 4 * i;
         if (token >= rows) continue;
         row_act &row = to[uint64_t{token} * stride];
-        row.qs[block / 2][of % 4][2 * (block % 2) + of / 4] = word; // word `of` of the block
+        row.qs[block / 2][of % 4][2 * (block % 2) + of / 4] = part.word; // word `of` of the block
         if (of != 0) continue;
-        store_scale(row, block, scale.x, __fmul_rn(scale.x, static_cast<float>(sum)));
+        store_scale(row, block, part.scale.x, part.sum);
         if (last) end_row(row, block);
     }
 }

@@ -8,7 +8,7 @@ use crate::ops::linear::config::{LinearConfig, LinearProblem};
 use crate::ops::linear::{Rotated, TiledOptions, Unrounded};
 use crate::quant::GgmlType;
 use crate::sys::{ROUND_BF16, ROUND_INT8, ROUND_NONE, linear_params, linear_round};
-use crate::tensor::{ActivationFormat, Heads, Matrix, Precision, QuantizedTiles, Tensor};
+use crate::tensor::{Heads, Matrix, Precision, QuantizedTiles, Tensor};
 
 pub(super) const TILES_ARE_FAST: &str = "a matrix in tiles takes rounded activations: precision `fast`";
 
@@ -67,7 +67,7 @@ pub(crate) fn linear_many(
     all.iter().try_for_each(|launch| launch.run(x))
 }
 
-/// One matrix per head.
+/// One matrix in blocks per head.
 pub(crate) fn head_linear(
     w: &Matrix,
     x: &Tensor,
@@ -76,17 +76,7 @@ pub(crate) fn head_linear(
     y_heads: Heads,
     precision: Precision,
 ) -> Result<()> {
-    let gpu = x.cuda()?.gpu();
-    let _turn = gpu.turn();
-    if w.is_tiled() {
-        if precision != Precision::Fast {
-            return Err(Error::unsupported("an exact linear layer", TILES_ARE_FAST));
-        }
-        let format = Some(ActivationFormat::F16);
-        let mut q = QuantizedTiles::on(gpu, [x.rows(), x_heads.n, x_heads.len], format)?;
-        linear_tiled::quantize(x, x_heads, &mut q)?;
-        return linear_tiled::head_linear_tiled(w, &mut q, y, y_heads);
-    }
+    let _turn = x.cuda()?.gpu().turn();
     Launch::new(w, x, x_heads, y, y_heads, round(w, precision, ROUND_BF16)?, None)?.run(x)
 }
 

@@ -17,6 +17,7 @@ pub(crate) mod ffn;
 mod gpu;
 mod graph;
 pub(crate) mod linear;
+pub(crate) mod linear_heads;
 pub(crate) mod linear_tiled;
 pub(crate) mod mla_attention;
 pub(crate) mod mla_prefill;

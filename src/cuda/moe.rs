@@ -18,7 +18,7 @@ use crate::sys::{
     TILES_Q4_K, TILES_Q5_0, TILES_Q5_K, TILES_Q6_K, TILES_Q8_0, moe_down_params, moe_matrix, moe_pairs,
     moe_rows_params, quantize_rows_params, row_act, tiles_type,
 };
-use crate::tensor::{Device, Matrix, Precision, Tensor};
+use crate::tensor::{Device, Matrix, Precision, QuantizedTiles, RoundedRows, Tensor};
 
 /// In [`Gpu::held`].
 pub(super) const LABEL: &str = "experts";
@@ -97,11 +97,19 @@ impl MoeScratch {
         gpu: &Gpu,
         many: Option<&ManyPlan>,
         shared: Option<&Ffn>,
+        (x_is_there, tiles_are_there): (bool, bool),
     ) -> Result<()> {
         let Sizes { m, hidden, ff, ff_shared, .. } = sizes;
         let pairs = sizes.pairs();
         let by_place = many.is_some_and(ManyPlan::takes_x_by_place);
-        grow(&mut self.x, row_bytes(if by_place { pairs } else { m }, hidden))?;
+        let x_rows = if by_place {
+            pairs
+        } else if x_is_there {
+            0
+        } else {
+            m
+        };
+        grow(&mut self.x, row_bytes(x_rows, hidden))?;
         grow(&mut self.h, row_bytes(pairs, ff))?;
         grow(&mut self.h_shared, row_bytes(if many.is_some() { 0 } else { m }, ff_shared))?;
         let blocks = RowsConfig::most_blocks(gpu.properties());
@@ -109,7 +117,9 @@ impl MoeScratch {
         grow(&mut self.arrived, blocks)?;
         match many {
             None => Ok(()),
-            Some(plan) => self.many.resize(sizes, gpu, plan.height(), plan.takes_x_by_place(), shared),
+            Some(plan) => {
+                self.many.resize(sizes, gpu, plan.height(), plan.takes_x_by_place(), shared, tiles_are_there)
+            }
         }
     }
 }
@@ -232,6 +242,8 @@ pub(super) struct Call<'a> {
     pub shared: Option<&'a Layer<'a>>,
     pub shared_ffn: Option<&'a Ffn>,
     pub x: &'a Tensor,
+    /// `x` rounded by token, if it is there.
+    pub rows: Option<&'a RoundedRows>,
     pub routing: &'a Routing,
 }
 
@@ -247,6 +259,7 @@ impl Call<'_> {
             n_experts: self.sizes.n_experts as u32,
             first: self.options.first() as u32, // ids are u32, which was checked
             strict: self.options.first_expert.is_none().into(),
+            early: 0,
         })
     }
 
@@ -283,9 +296,9 @@ fn countable(bytes: u64, blocks: usize) -> Result<()> {
     }
 }
 
-/// Kernels of a call, and where they run.
+/// Kernels of a call, and where they run. Rows that are rounded already need no rounding.
 enum Plan {
-    Few { x: Rounding, rows: RowsConfig, down: RowsConfig },
+    Few { x: Option<Rounding>, rows: RowsConfig, down: RowsConfig },
     Many(ManyPlan),
 }
 
@@ -301,15 +314,24 @@ impl Plan {
         for half in [0, 1] {
             call.expect_countable(half)?;
         }
-        let x = Rounding::new(m, hidden)?;
+        let x = if call.rows.is_some() { None } else { Some(Rounding::new(m, hidden)?) };
         let properties = call.gpu.properties();
         let rows = RowsConfig::rows(call.problem(0, true), true, properties);
         let down = RowsConfig::down(call.problem(1, true), properties);
-        for (entry, grid) in [(x.entry, x.grid), (rows.entry, rows.grid), (down.entry, down.grid)] {
+        let rounding = x.as_ref().map(|x| (x.entry, x.grid));
+        for (entry, grid) in rounding.into_iter().chain([(rows.entry, rows.grid), (down.entry, down.grid)]) {
             call.gpu.prepare(entry, [grid, 1, 1])?;
         }
         Ok(Plan::Few { x, rows, down })
     }
+}
+
+/// The input of a call, and its rounded forms if they are there.
+#[derive(Debug)]
+pub(crate) struct Forms<'a> {
+    pub x: &'a Tensor,
+    pub rows: Option<&'a RoundedRows>,
+    pub tiles: Option<&'a mut QuantizedTiles>,
 }
 
 /// `y` for the rows of `x`.
@@ -317,7 +339,7 @@ pub(crate) fn moe(
     mut options: MoeOptions<'_>,
     experts: &Ffn,
     shared: Option<&Ffn>,
-    x: &Tensor,
+    Forms { x, rows, tiles }: Forms<'_>,
     routing: &Routing,
     y: &mut Tensor,
     precision: Precision,
@@ -354,6 +376,10 @@ pub(crate) fn moe(
             available: config::MAX_PAIRS as u64,
         });
     }
+    if let Some(rows) = rows {
+        gpu.with(rows.rows())?;
+        holds("moe", rows.rows(), row_bytes(m, hidden))?;
+    }
     if m == 0 {
         return Ok(());
     }
@@ -366,6 +392,7 @@ pub(crate) fn moe(
         shared: shared_layer.as_ref(),
         shared_ffn: shared,
         x,
+        rows,
         routing,
     };
     let plan = Plan::new(&call)?;
@@ -380,32 +407,34 @@ pub(crate) fn moe(
         Plan::Few { .. } => None,
         Plan::Many(plan) => Some(plan),
     };
-    scratch.resize(sizes, &gpu, many, shared)?;
+    scratch.resize(sizes, &gpu, many, shared, (rows.is_some(), tiles.is_some()))?;
     match &plan {
-        Plan::Few { x, rows, down } => few(&call, (x, rows, down), scratch, y),
-        Plan::Many(plan) => moe_many(&call, plan, scratch, y),
+        Plan::Few { x, rows, down } => few(&call, (x.as_ref(), rows, down), scratch, y),
+        Plan::Many(plan) => moe_many(&call, plan, scratch, tiles, y),
     }
 }
 
-/// Three launches. The second and the third read ids, weights and matrices before they wait: the kernels in front of them, `quantize_rows` and
-/// `moe_rows`, wait for all before them before they let the next one begin, so that what was there before this call is there then.
+/// Two launches, and one that rounds the rows. Those behind one of these read ids, weights and matrices before they wait: `quantize_rows` and
+/// `moe_rows` wait for all before them before they let the next one begin, so that what was there before this call is there then.
 fn few(
     call: &Call<'_>,
-    (x, rows, down): (&Rounding, &RowsConfig, &RowsConfig),
+    (x, rows, down): (Option<&Rounding>, &RowsConfig, &RowsConfig),
     scratch: &mut MoeScratch,
     y: &mut Tensor,
 ) -> Result<()> {
     let Call { gpu, sizes, experts, shared, .. } = *call;
     let [k_tiles, h_tiles, h_shared_tiles] =
         [sizes.hidden, sizes.ff, sizes.ff_shared].map(|n| n.div_ceil(TILE_COLS) as u32);
-    // SAFETY: x has `m` rows, as was checked, and the scratch room for them.
-    unsafe { x.launch(gpu, call.x.cuda()?.as_ptr(), scratch.x.as_mut_ptr().cast(), None) }?;
-    let pairs = call.pairs()?;
+    if let Some(x) = x {
+        // SAFETY: x has `m` rows, as was checked, and the scratch room for them.
+        unsafe { x.launch(gpu, call.x.cuda()?.as_ptr(), scratch.x.as_mut_ptr().cast(), None) }?;
+    }
+    let pairs = moe_pairs { early: x.is_some().into(), ..call.pairs()? };
     let params = moe_rows_params {
         pairs,
         experts: [experts.gate.matrix(), experts.up.matrix()],
         shared: shared.map_or([NONE; 2], |w| [w.gate.matrix(), w.up.matrix()]),
-        x: scratch.x.as_ptr().cast(),
+        x: call.rows.map_or(scratch.x.as_ptr(), |rows| rows.rows().as_ptr()).cast(),
         h: scratch.h.as_mut_ptr().cast(),
         h_shared: scratch.h_shared.as_mut_ptr().cast(),
         y: ptr::null_mut(),

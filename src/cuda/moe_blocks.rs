@@ -4,7 +4,7 @@ use std::ptr;
 
 use super::dequantize::{count, holds, row_bytes};
 use super::linear::round;
-use super::moe::{MoeScratch, Sizes};
+use super::moe::{Forms, MoeScratch, Sizes};
 use super::{Buffer, ffn, moe_sum};
 use crate::error::{Error, Result};
 use crate::kernels::{self, Entry};
@@ -64,7 +64,7 @@ pub(crate) fn moe(
     MoeOptions { first_expert, scratch }: MoeOptions<'_>,
     experts: &Ffn,
     shared: Option<&Ffn>,
-    x: &Tensor,
+    Forms { x, tiles: x_tiles, .. }: Forms<'_>,
     routing: &Routing,
     y: &mut Tensor,
     precision: Precision,
@@ -112,11 +112,11 @@ pub(crate) fn moe(
         None => own.insert(MoeScratch::on(&gpu)?),
     };
     gpu.with(&scratch.x)?;
-    scratch.many.resize(sizes, &gpu, options.height, true, shared)?;
+    scratch.many.resize(sizes, &gpu, options.height, true, shared, x_tiles.is_some())?;
     let (sorted, out, [gate, up], room) = scratch.many.parts(sizes)?;
     let shared = match (room, shared) {
         (Some(room), Some(w)) => {
-            room.run(w, x, precision)?;
+            room.run(w, x, x_tiles, precision)?;
             Some(&room.y)
         }
         _ => None,

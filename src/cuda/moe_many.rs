@@ -17,7 +17,7 @@ use crate::ops::moe_sort::{self as sort, SortOptions, SortedPairs, max_tiles};
 use crate::ops::moe_sum::config::SumConfig;
 use crate::quant::tiles::TILE_COLS;
 use crate::sys::{moe_gemm_params, moe_matrix, moe_pairs, moe_rows_params, moe_tile, row_act};
-use crate::tensor::{Device, Precision, Tensor};
+use crate::tensor::{Device, Precision, QuantizedTiles, Tensor};
 
 /// Of [`MoeScratch`] what many tokens need.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Many {
         Ok(Many { sorted: Vec::new(), rows: none()?, halves: [none()?, none()?], shared: Vec::new() })
     }
 
-    /// Room for a call, sorted into tiles of `height`; gate and up are products of their own where they are `apart`.
+    /// Room for a call, sorted into tiles of `height`; gate and up are products of their own where they are `apart`. `x_is_there`: in tiles.
     pub fn resize(
         &mut self,
         sizes: Sizes,
@@ -46,6 +46,7 @@ impl Many {
         height: usize,
         apart: bool,
         shared: Option<&Ffn>,
+        x_is_there: bool,
     ) -> Result<()> {
         let device = Device::Cuda(gpu.clone());
         let Sizes { m, hidden, ff, n_experts, .. } = sizes;
@@ -71,7 +72,7 @@ impl Many {
             self.shared.push(SharedRoom::new(&device, widths)?);
         }
         match self.shared.iter_mut().find(|room| room.suits(widths)) {
-            Some(room) => room.resize(m, w),
+            Some(room) => room.resize(m, w, x_is_there),
             None => Ok(()),
         }
     }
@@ -100,8 +101,8 @@ pub(super) struct ManyPlan {
 
 /// Gate, up and what is between them and down.
 enum Up {
-    /// Of one type: as one product, which ends with rounded rows; `x` by token.
-    Together(Rounding, Product),
+    /// Of one type: as one product, which ends with rounded rows; `x` by token, unless it is rounded already.
+    Together(Option<Rounding>, Product),
     /// Of two: `x` by place, a product of each, SwiGLU and rounding.
     Apart { x: Rounding, products: [Product; 2], h: Rounding },
 }
@@ -132,7 +133,10 @@ impl ManyPlan {
         let first = call.problem(0, false);
         let one = RowsProblem { expert: (experts.gate.rows, experts.gate.cols), ..first };
         let up = match glu {
-            true => Up::Together(Rounding::new(m, hidden)?, product(experts.gate.ty, true, first)?),
+            true => {
+                let rounding = if call.rows.is_some() { None } else { Some(Rounding::new(m, hidden)?) };
+                Up::Together(rounding, product(experts.gate.ty, true, first)?)
+            }
             false => Up::Apart {
                 x: Rounding::new(pairs, hidden)?,
                 products: [product(experts.gate.ty, false, one)?, product(experts.up.ty, false, one)?],
@@ -151,7 +155,7 @@ impl ManyPlan {
         launches.extend(down.launches());
         match &up {
             Up::Together(x, product) => {
-                launches.push((x.entry, x.grid));
+                launches.extend(x.as_ref().map(|x| (x.entry, x.grid)));
                 launches.extend(product.launches());
             }
             Up::Apart { x, products, h } => {
@@ -248,6 +252,7 @@ pub(super) fn moe_many(
     call: &Call<'_>,
     plan: &ManyPlan,
     scratch: &mut MoeScratch,
+    x_tiles: Option<&mut QuantizedTiles>,
     y: &mut Tensor,
 ) -> Result<()> {
     let Call { gpu, sizes, experts, .. } = *call;
@@ -255,7 +260,7 @@ pub(super) fn moe_many(
     let MoeScratch { x: x_rounded, h, partial, arrived, many, .. } = scratch;
     let (sorted, rows, halves, room) = many.parts(sizes)?;
     let x = call.x.cuda()?.as_ptr();
-    if let Up::Together(rounding, _) = &plan.up {
+    if let Up::Together(Some(rounding), _) = &plan.up {
         // SAFETY: x has `m` rows, as was checked, and the scratch room for them.
         unsafe { rounding.launch(gpu, x, x_rounded.as_mut_ptr().cast(), None) }?;
     }
@@ -276,7 +281,8 @@ pub(super) fn moe_many(
     let [gate, up, down] = [experts.gate, experts.up, experts.down].map(|w| w.matrix());
     match &plan.up {
         Up::Together(_, product) => {
-            let (x, h) = (x_rounded.as_ptr().cast(), h.as_mut_ptr().cast());
+            let x = call.rows.map_or(x_rounded.as_ptr(), |rows| rows.rows().as_ptr()).cast();
+            let h = h.as_mut_ptr().cast();
             let operands = Operands { experts: [gate, up], x, h, y: ptr::null_mut(), n: ff, k: hidden };
             // SAFETY: the stacks have the tiles that their shapes say, as was checked, and the scratch room for these sizes and for every
             // launch on this GPU; its counters are zeros. Pairs were sorted into tiles of at most as many places as the kernel takes, and
@@ -306,7 +312,7 @@ pub(super) fn moe_many(
     }
     let shared = match (room, call.shared_ffn) {
         (Some(room), Some(w)) => {
-            room.run(w, call.x, Precision::Fast)?;
+            room.run(w, call.x, x_tiles, Precision::Fast)?;
             Some(&room.y)
         }
         _ => None,

@@ -34,15 +34,15 @@ impl SharedRoom {
         self.h.cols() == ff && self.y.cols() == hidden
     }
 
-    /// Room for `m` rows.
-    pub fn resize(&mut self, m: usize, w: &Ffn) -> Result<()> {
+    /// Room for `m` rows, which may be rounded already.
+    pub fn resize(&mut self, m: usize, w: &Ffn, x_is_there: bool) -> Result<()> {
         let (hidden, ff) = (self.y.cols(), self.h.cols());
         self.h.resize(m)?;
         self.y.resize(m)?;
         if !together(w)? {
             self.up.resize(m)?;
         }
-        if w.gate().is_tiled() || w.up().is_tiled() {
+        if !x_is_there && (w.gate().is_tiled() || w.up().is_tiled()) {
             self.x.resize(m, hidden)?;
         }
         if w.down().is_tiled() {
@@ -51,19 +51,30 @@ impl SharedRoom {
         Ok(())
     }
 
-    /// The shared expert of every row of `x`, into `y`.
-    pub fn run(&mut self, w: &Ffn, x: &Tensor, precision: Precision) -> Result<()> {
+    /// The shared expert of every row of `x`, into `y`. With `x_tiles` the rows are rounded already.
+    pub fn run(
+        &mut self,
+        w: &Ffn,
+        x: &Tensor,
+        x_tiles: Option<&mut QuantizedTiles>,
+        precision: Precision,
+    ) -> Result<()> {
         if precision != Precision::Fast && [w.gate(), w.up(), w.down()].iter().any(|w| w.is_tiled()) {
             return Err(Error::unsupported("an exact linear layer", TILES_ARE_FAST));
         }
         let SharedRoom { x: x_rounded, h, up, h_rounded, y } = self;
+        let x_rounded = match x_tiles {
+            Some(there) => there,
+            None => {
+                if w.gate().is_tiled() || w.up().is_tiled() {
+                    quantize(x, x_rounded)?;
+                }
+                x_rounded
+            }
+        };
         if together(w)? {
-            quantize(x, x_rounded)?;
             swiglu_tiled(w.gate(), w.up(), x_rounded, h)?;
         } else {
-            if w.gate().is_tiled() || w.up().is_tiled() {
-                quantize(x, x_rounded)?;
-            }
             for (w, y) in [(w.gate(), &mut *h), (w.up(), &mut *up)] {
                 match w.is_tiled() {
                     true => linear_tiled(&[w], x_rounded, &mut [y])?,

@@ -1,14 +1,16 @@
 //! Launches of norm_quantize and layer_norm. Shapes were checked by [`crate::ops`].
 
 use std::ops::Range;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
+use super::dequantize::{count, holds};
 use super::{Buffer, Gpu};
 use crate::error::Result;
+use crate::ops::linear::InputForms;
 use crate::ops::norm::config::{NormConfig, NormProblem};
 use crate::quant::{ActBlockSize, GgmlType};
-use crate::sys::{layer_norm_params, norm_quantize_params};
-use crate::tensor::{Float, QuantizedRows, Tensor};
+use crate::sys::{layer_norm_params, norm_quantize_params, norm_tiles_params};
+use crate::tensor::{ActivationFormat, Float, QuantizedRows, Tensor};
 
 /// Params that ask for nothing: no residual, no outputs.
 fn params(w: &Buffer<f32>, stride: usize, n: usize, eps: f32) -> norm_quantize_params {
@@ -105,6 +107,51 @@ pub(crate) fn norm_quantize<Y: Float>(
     }
     // SAFETY: all have `m` rows of `n` values and w has `n`, and rows are whole blocks if they are quantized, as the caller
     // checked; all lie on this device.
+    unsafe { gpu.launch(config.entry, [config.grid, 1, 1], &params) }
+}
+
+/// `x += r` if there is one; `y = rms_norm(x)` and the rounded forms that are there. Rows are whole blocks of 32 values.
+pub(crate) fn norm_tiles(
+    x: &mut Tensor,
+    r: Option<&Tensor>,
+    w: &Tensor,
+    eps: f32,
+    InputForms { values, tiles, rows }: InputForms<'_>,
+) -> Result<()> {
+    let [m, n] = x.shape();
+    let (x, w, y) = (x.cuda_mut()?, w.cuda()?, values.cuda_mut()?);
+    let gpu = x.gpu().with(w)?.with(y)?.clone();
+    let config = NormConfig::pick_tiles(m, n, tiles.is_some(), gpu.properties().sms)?;
+    let _turn = gpu.turn();
+    let mut params = norm_tiles_params {
+        x: x.as_mut_ptr(),
+        r: null(),
+        w: w.as_prologue_ptr(),
+        y: y.as_mut_ptr(),
+        tiles: null_mut(),
+        rows: null_mut(),
+        n_rows: count("rows", m)?,
+        n: n as u32, // no kernel holds more, so the configuration would have failed
+        f16_tiles: 0,
+        eps,
+    };
+    if let Some(r) = r {
+        let r = r.cuda()?;
+        gpu.with(r)?;
+        params.r = r.as_ptr();
+    }
+    if let Some(tiles) = tiles {
+        gpu.with(tiles.tiles())?;
+        holds("norm", tiles.tiles(), tiles.bytes())?;
+        params.f16_tiles = (tiles.format() == ActivationFormat::F16).into();
+        params.tiles = tiles.tiles_mut().as_mut_ptr().cast();
+    }
+    if let Some(rows) = rows {
+        gpu.with(rows.rows())?;
+        params.rows = rows.rows_mut().as_mut_ptr().cast();
+    }
+    // SAFETY: all have `m` rows of `n` values and w has `n`, as the caller checked; tiles and rows were made for these; all lie on this device.
+    // Buffers are aligned to 256, and rows have whole blocks.
     unsafe { gpu.launch(config.entry, [config.grid, 1, 1], &params) }
 }
 

@@ -17,11 +17,13 @@ use crate::gguf::Gguf;
 use crate::ops::dsa_indexer::indexer_select;
 use crate::ops::embedding::embedding_of;
 use crate::ops::ffn::ffn_from;
-use crate::ops::linear::{LinearInput, Rotated, head_linear, linear_from};
+use crate::ops::linear::{
+    InputForms, LinearInput, Rotated, Rounded, head_linear_from, head_linear_into, linear_from,
+};
 use crate::ops::logits::logits_of;
 use crate::ops::mla_attention::{MlaOptions, mla_attention_with};
-use crate::ops::moe::{MoeOptions, moe_with};
-use crate::ops::norm::{add_rms_norm, rms_norm};
+use crate::ops::moe::{self, MoeOptions, moe_from};
+use crate::ops::norm::rms_norm_into;
 use crate::ops::post_a::{IndexKeys, PostA, post_a};
 use crate::ops::rope::rope_angles;
 use crate::ops::router::router;
@@ -272,9 +274,12 @@ impl Model {
         embedding_of(&weights.token_embd, &ws.tokens_there, &mut ws.x)?;
         observer.see(Event::Embedding(&ws.x));
         rope_angles(c.rope_theta, &ws.rows, &mut ws.angles)?;
-        let norms_after = weights.layers.iter().skip(1).map(|l| &l.attn_norm).chain([&weights.output_norm]);
-        rms_norm(&ws.x, &weights.layers[0].attn_norm, eps, ws.h.values_mut())?;
-        for (i, (layer, norm_after)) in weights.layers.iter().zip(norms_after).enumerate() {
+        // What comes behind each layer: a norm, and what its output is rounded for. The head takes some of its rows.
+        let next = weights.layers.iter().skip(1).map(|l| (&l.attn_norm, l.rounded()));
+        let after = next.chain([(&weights.output_norm, Rounded::default())]);
+        let first = &weights.layers[0];
+        rms_norm_into(&mut ws.x, None, &first.attn_norm, eps, &mut ws.h, first.rounded())?;
+        for (i, (layer, (norm_after, rounded_after))) in weights.layers.iter().zip(after).enumerate() {
             let caches = (&mut cache.latent[i], cache.index[i].as_mut());
             attention_input(c, layer, ws, caches, precision, sparse || observer.wants_indexer())?;
             if let (Some(_), Some(keys)) = (&layer.indexer, &cache.index[i])
@@ -294,22 +299,24 @@ impl Model {
             let selected = sparse.then_some(&ws.selection);
             let memory = MlaOptions { scratch: ws.mla_scratch.as_mut(), ..MlaOptions::default() };
             mla_attention_with(memory, &ws.q_abs, &cache.latent[i], &ws.rows, selected, &ws.mla, &mut ws.u)?;
-            head_linear(&layer.v_b, &ws.u, ws.u_heads, ws.o.values_mut(), ws.o_heads, precision)?;
+            let (u, o, tiled) = (&mut ws.u_rounded, &mut ws.o, layer.output.is_tiled());
+            head_linear_into(&layer.v_b, &ws.u, ws.u_heads, u, o, ws.o_heads, tiled, precision)?;
             linear_from(&[&layer.output], &mut ws.o, &mut [&mut ws.r], &mut [], precision)?;
             observer.see(Event::Attention { layer: i, out: &ws.r });
 
-            add_rms_norm(&mut ws.x, &ws.r, &layer.ffn_norm, eps, ws.h.values_mut())?;
+            let rounded = layer.ffn.rounded(ws.tokens.len());
+            rms_norm_into(&mut ws.x, Some(&ws.r), &layer.ffn_norm, eps, &mut ws.h, rounded)?;
             match &layer.ffn {
                 LayerFfn::Dense(w) => ffn_from(w, &mut ws.h, &mut ws.ffn, &mut ws.r, precision)?,
                 LayerFfn::Moe { router: w, bias, experts, shared } => {
-                    let h = ws.h.values();
-                    router(w, bias, h, &c.router, &mut ws.routing)?;
+                    router(w, bias, ws.h.values(), &c.router, &mut ws.routing)?;
                     observer.see(Event::Routing { layer: i, routing: &ws.routing });
                     let memory = MoeOptions { scratch: ws.moe.as_mut(), ..MoeOptions::default() };
-                    moe_with(memory, experts, shared.as_ref(), h, &ws.routing, &mut ws.r, precision)?;
+                    let (h, shared) = (&mut ws.h, shared.as_ref());
+                    moe_from(memory, experts, shared, h, &ws.routing, &mut ws.r, precision)?;
                 }
             }
-            add_rms_norm(&mut ws.x, &ws.r, norm_after, eps, ws.h.values_mut())?;
+            rms_norm_into(&mut ws.x, Some(&ws.r), norm_after, eps, &mut ws.h, rounded_after)?;
             observer.see(Event::Layer { layer: i, x: &ws.x });
         }
         observer.see(Event::Final(ws.h.values()));
@@ -323,6 +330,25 @@ impl Model {
         }
         logits_of(head, ws.h.values(), rows, &mut ws.gathered, &mut ws.logits, precision)?;
         ws.all_logits.append(&ws.logits)
+    }
+}
+
+impl Layer {
+    /// What the normed stream is rounded for in front of it.
+    fn rounded(&self) -> Rounded {
+        let k = self.indexer.as_ref().map(|indexer| &indexer.k);
+        let tiles = [&self.q_a, &self.kv_a].into_iter().chain(k).any(Matrix::is_tiled);
+        Rounded { tiles, rows: false }
+    }
+}
+
+impl LayerFfn {
+    /// The same, of `m` tokens.
+    fn rounded(&self, m: usize) -> Rounded {
+        match self {
+            LayerFfn::Dense(w) => Rounded { tiles: w.gate().is_tiled() || w.up().is_tiled(), rows: false },
+            LayerFfn::Moe { experts, shared, .. } => moe::takes(experts, shared.as_ref(), m),
+        }
     }
 }
 
@@ -369,8 +395,8 @@ fn attention_input(
         cache,
     });
     let tiled = q_b.is_tiled() || layer.indexer.as_ref().is_some_and(|indexer| indexer.q_b.is_tiled());
-    let (qr, qr_tiles) = ws.qr.both_mut(tiled)?;
-    post_a(&input, Some(qr), qr_tiles, latent, index)?;
+    let InputForms { values, tiles, .. } = ws.qr.forms_mut(Rounded { tiles: tiled, rows: false })?;
+    post_a(&input, Some(values), tiles, latent, index)?;
     let pe = Rotated {
         matrix: 0,
         heads: ws.pe_heads,
@@ -385,5 +411,6 @@ fn attention_input(
         }
         None => linear_from(&[q_b], &mut ws.qr, &mut [&mut ws.q], &mut [pe], precision)?,
     }
-    head_linear(k_b, &ws.q, ws.nope_heads, &mut ws.q_abs, ws.absorbed_heads, precision)
+    let (q, q_abs) = (&mut ws.q_rounded, &mut ws.q_abs);
+    head_linear_from(k_b, &ws.q, ws.nope_heads, q, q_abs, ws.absorbed_heads, precision)
 }

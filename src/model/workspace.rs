@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::ops::dsa_indexer::IndexerScratch;
 use crate::ops::dsa_topk::Selection;
 use crate::ops::ffn::FfnScratch;
-use crate::ops::linear::LinearInput;
+use crate::ops::linear::{HeadScratch, LinearInput};
 use crate::ops::mla_attention::{MlaConfig, MlaScratch};
 use crate::ops::moe::MoeScratch;
 use crate::ops::router::Routing;
@@ -47,6 +47,9 @@ pub(super) struct Workspace {
     pub q_abs: Tensor,
     pub u: Tensor,
     pub o: LinearInput,
+    /// Parts of heads of `q` and `u`, rounded.
+    pub q_rounded: HeadScratch,
+    pub u_rounded: HeadScratch,
     pub k_idx: Tensor,
     pub w_idx: Tensor,
     pub q_idx: Tensor,
@@ -70,6 +73,8 @@ impl Workspace {
         let on_gpu = device.as_gpu().is_some();
         let (n, qk, latent) = (c.n_heads, c.qk_head_dim(), c.latent_width());
         let (nope, pe, rank) = (c.qk_nope_head_dim, c.qk_rope_head_dim, c.kv_lora_rank);
+        let nope_heads = Heads { n, stride: qk, offset: 0, len: nope };
+        let u_heads = Heads { n, stride: rank, offset: 0, len: rank };
         Ok(Workspace {
             tokens: Vec::new(),
             rows: RaggedRows::default(),
@@ -77,12 +82,12 @@ impl Workspace {
             tokens_there: Tensor::zeros(device, 0, 1)?,
             wanted_there: Tensor::zeros(device, 0, 1)?,
             mla: MlaConfig { n_heads: n, kv_lora_rank: rank, qk_rope_head_dim: pe, sm_scale: c.sm_scale() },
-            nope_heads: Heads { n, stride: qk, offset: 0, len: nope },
+            nope_heads,
             pe_heads: Heads { n, stride: qk, offset: nope, len: pe },
             absorbed_heads: Heads { n, stride: latent, offset: 0, len: rank },
             absorbed_pe_heads: Heads { n, stride: latent, offset: rank, len: pe },
             index_rope_heads: Heads { n: c.index_n_heads, stride: c.index_head_dim, offset: 0, len: pe },
-            u_heads: Heads { n, stride: rank, offset: 0, len: rank },
+            u_heads,
             o_heads: Heads { n, stride: c.v_head_dim, offset: 0, len: c.v_head_dim },
             x: tensor(c.hidden_size)?,
             h: input(c.hidden_size)?,
@@ -95,6 +100,8 @@ impl Workspace {
             q_abs: tensor(n * latent)?,
             u: tensor(n * rank)?,
             o: input(n * c.v_head_dim)?,
+            q_rounded: HeadScratch::new(device, nope_heads)?,
+            u_rounded: HeadScratch::new(device, u_heads)?,
             k_idx: tensor(c.index_head_dim)?,
             w_idx: tensor(c.index_n_heads)?,
             q_idx: tensor(c.index_n_heads * c.index_head_dim)?,

@@ -554,6 +554,54 @@ const _: () = {
         [::core::mem::offset_of!(linear_gemm_params, y_slab) - 328usize];
     ["Offset of field: linear_gemm_params::cut"][::core::mem::offset_of!(linear_gemm_params, cut) - 332usize];
 };
+#[doc = " One matrix for each head, few tokens. The grid is as wide as there are eights of row tiles, rounded up, and as high as there are heads."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct linear_heads_params {
+    #[doc = " `[heads, n / 16, k / 256]` tiles, both rounded up."]
+    pub w: *const ::core::ffi::c_void,
+    #[doc = " `[m]` rows `x_stride` apart; a head takes `k` columns from its number times `x_head` on. Aligned to 16, as are the strides."]
+    pub x: *const f32,
+    #[doc = " `[m]` rows `y_stride` apart; a head has `n` columns from its number times `y_head` on. May be null."]
+    pub y: *mut f32,
+    #[doc = " `[heads n / 256, m / 8]`, the last rounded up: the heads side by side, rounded. May be null; else `n` is a multiple of 32. What a tile has\n  behind the last head is not written."]
+    pub out: *mut tile_act,
+    #[doc = " Values from row to row of `x`."]
+    pub x_stride: u64,
+    #[doc = " Values from row to row of `y`."]
+    pub y_stride: u64,
+    #[doc = " Values from head to head of `x`."]
+    pub x_head: u32,
+    #[doc = " Values from head to head of `y`."]
+    pub y_head: u32,
+    #[doc = " Tokens."]
+    pub m: u32,
+    #[doc = " Outputs."]
+    pub n: u32,
+    #[doc = " Inputs, a multiple of 32."]
+    pub k: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of linear_heads_params"][::core::mem::size_of::<linear_heads_params>() - 72usize];
+    ["Alignment of linear_heads_params"][::core::mem::align_of::<linear_heads_params>() - 8usize];
+    ["Offset of field: linear_heads_params::w"][::core::mem::offset_of!(linear_heads_params, w) - 0usize];
+    ["Offset of field: linear_heads_params::x"][::core::mem::offset_of!(linear_heads_params, x) - 8usize];
+    ["Offset of field: linear_heads_params::y"][::core::mem::offset_of!(linear_heads_params, y) - 16usize];
+    ["Offset of field: linear_heads_params::out"]
+        [::core::mem::offset_of!(linear_heads_params, out) - 24usize];
+    ["Offset of field: linear_heads_params::x_stride"]
+        [::core::mem::offset_of!(linear_heads_params, x_stride) - 32usize];
+    ["Offset of field: linear_heads_params::y_stride"]
+        [::core::mem::offset_of!(linear_heads_params, y_stride) - 40usize];
+    ["Offset of field: linear_heads_params::x_head"]
+        [::core::mem::offset_of!(linear_heads_params, x_head) - 48usize];
+    ["Offset of field: linear_heads_params::y_head"]
+        [::core::mem::offset_of!(linear_heads_params, y_head) - 52usize];
+    ["Offset of field: linear_heads_params::m"][::core::mem::offset_of!(linear_heads_params, m) - 56usize];
+    ["Offset of field: linear_heads_params::n"][::core::mem::offset_of!(linear_heads_params, n) - 60usize];
+    ["Offset of field: linear_heads_params::k"][::core::mem::offset_of!(linear_heads_params, k) - 64usize];
+};
 #[doc = " A unit whose keys several blocks of threads have; `pieces` is 0 for none."]
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -981,7 +1029,7 @@ pub type tiles_type = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct moe_pairs {
-    #[doc = " `[m, top_k]`: experts `first` and on are those of the stack, 0xffffffff is none; unused, and may be null, with `offsets`. Read before\n  griddep_wait(), as weights are: they were there before quantize_rows, which waits before it lets moe_rows begin, as moe_rows does."]
+    #[doc = " `[m, top_k]`: experts `first` and on are those of the stack, 0xffffffff is none; unused, and may be null, with `offsets`. moe_down\n  reads them before griddep_wait(), as it reads weights: they were there before moe_rows, which waits before it lets moe_down begin."]
     pub ids: *const u32,
     #[doc = " `[n_experts + 1]` the first place of each expert; may be null, for up to MOE_PAIRS pairs."]
     pub offsets: *const u32,
@@ -997,6 +1045,8 @@ pub struct moe_pairs {
     pub first: u32,
     #[doc = " Not 0: the kernel traps at an id of another expert. 0: it is none."]
     pub strict: u32,
+    #[doc = " Not 0: moe_rows, too, reads ids before griddep_wait(): they were there before the kernel in front of it, quantize_rows, which waits before it\n  lets moe_rows begin."]
+    pub early: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -1010,6 +1060,7 @@ const _: () = {
     ["Offset of field: moe_pairs::n_experts"][::core::mem::offset_of!(moe_pairs, n_experts) - 32usize];
     ["Offset of field: moe_pairs::first"][::core::mem::offset_of!(moe_pairs, first) - 36usize];
     ["Offset of field: moe_pairs::strict"][::core::mem::offset_of!(moe_pairs, strict) - 40usize];
+    ["Offset of field: moe_pairs::early"][::core::mem::offset_of!(moe_pairs, early) - 44usize];
 };
 #[doc = " A stack of matrices in tiles."]
 #[repr(C)]
@@ -1266,6 +1317,49 @@ const _: () = {
     ["Offset of field: norm_quantize_params::n"][::core::mem::offset_of!(norm_quantize_params, n) - 72usize];
     ["Offset of field: norm_quantize_params::eps"]
         [::core::mem::offset_of!(norm_quantize_params, eps) - 76usize];
+};
+#[doc = " Residual step, RMSNorm, and the same rounded for linear layers in tiles and for experts. Arrays are aligned to 16."]
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct norm_tiles_params {
+    #[doc = " `[n_rows, n]`; with `r` it becomes x + r."]
+    pub x: *mut f32,
+    #[doc = " `[n_rows, n]`, may be null: nothing is added then, and `x` is not written."]
+    pub r: *const f32,
+    #[doc = " `[n]`"]
+    pub w: *const f32,
+    #[doc = " `[n_rows, n]`; may be null."]
+    pub y: *mut f32,
+    #[doc = " The same in tiles, as `quantize` or `quantize_f16` makes them, `[n / 256, n_rows / 8]`, both rounded up; may be null. With tiles the grid\n  is as many rows as they have, else `n_rows`."]
+    pub tiles: *mut ::core::ffi::c_void,
+    #[doc = " The same as rows, as `quantize_rows` makes them, `[n_rows, n / 256]`, the last rounded up; may be null."]
+    pub rows: *mut row_act,
+    #[doc = " Rows."]
+    pub n_rows: u32,
+    #[doc = " Values per row, a multiple of 32."]
+    pub n: u32,
+    #[doc = " Whether tiles are tile_act_f16 (else tile_act)."]
+    pub f16_tiles: u32,
+    #[doc = " Added to the mean of the squares."]
+    pub eps: f32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of norm_tiles_params"][::core::mem::size_of::<norm_tiles_params>() - 64usize];
+    ["Alignment of norm_tiles_params"][::core::mem::align_of::<norm_tiles_params>() - 8usize];
+    ["Offset of field: norm_tiles_params::x"][::core::mem::offset_of!(norm_tiles_params, x) - 0usize];
+    ["Offset of field: norm_tiles_params::r"][::core::mem::offset_of!(norm_tiles_params, r) - 8usize];
+    ["Offset of field: norm_tiles_params::w"][::core::mem::offset_of!(norm_tiles_params, w) - 16usize];
+    ["Offset of field: norm_tiles_params::y"][::core::mem::offset_of!(norm_tiles_params, y) - 24usize];
+    ["Offset of field: norm_tiles_params::tiles"]
+        [::core::mem::offset_of!(norm_tiles_params, tiles) - 32usize];
+    ["Offset of field: norm_tiles_params::rows"][::core::mem::offset_of!(norm_tiles_params, rows) - 40usize];
+    ["Offset of field: norm_tiles_params::n_rows"]
+        [::core::mem::offset_of!(norm_tiles_params, n_rows) - 48usize];
+    ["Offset of field: norm_tiles_params::n"][::core::mem::offset_of!(norm_tiles_params, n) - 52usize];
+    ["Offset of field: norm_tiles_params::f16_tiles"]
+        [::core::mem::offset_of!(norm_tiles_params, f16_tiles) - 56usize];
+    ["Offset of field: norm_tiles_params::eps"][::core::mem::offset_of!(norm_tiles_params, eps) - 60usize];
 };
 #[doc = " LayerNorm in place."]
 #[repr(C)]

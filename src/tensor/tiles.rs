@@ -1,4 +1,4 @@
-//! What linear layers in tiles take on a GPU: weights ([`DeviceTiles`]) and rounded activations ([`QuantizedTiles`]).
+//! What linear layers in tiles take on a GPU: weights ([`DeviceTiles`]) and rounded activations ([`QuantizedTiles`]; of experts [`RoundedRows`]).
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::cuda::{Buffer, Gpu, linear_tiled};
 use crate::error::Result;
 use crate::quant::GgmlType;
 use crate::quant::tiles::TILE_COLS;
-use crate::sys::{tile_act, tile_act_f16};
+use crate::sys::{row_act, tile_act, tile_act_f16};
 
 /// In [`Gpu::held`].
 const LABEL: &str = "rounded activations";
@@ -72,6 +72,52 @@ pub struct QuantizedTiles {
     /// `[slabs, cols / 256, rows / 8]` tiles, rounded up.
     tiles: Buffer<u8>,
     scratch: Option<GemmScratch>,
+}
+
+/// Rows `[rows, cols]` of activations, rounded to int8 as those in tiles are: experts gather the rows of their tokens.
+#[derive(Debug)]
+pub struct RoundedRows {
+    /// `[rows, cols / 256]`, the last rounded up, in the front of a buffer that may be longer.
+    rows: Buffer<u8>,
+    shape: [usize; 2],
+}
+
+impl RoundedRows {
+    /// Room for no rows yet.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unsupported`] elsewhere than on a GPU.
+    pub fn new(device: &Device) -> Result<Self> {
+        Ok(RoundedRows { rows: device.gpu()?.alloc(LABEL, 0)?, shape: [0, 0] })
+    }
+
+    /// Changes the shape; the contents are lost. Memory once grown is kept.
+    ///
+    /// # Errors
+    /// As [`QuantizedTiles::resize`].
+    pub fn resize(&mut self, rows: usize, cols: usize) -> Result<()> {
+        // An overflow is left to the allocation to refuse.
+        let bytes = rows.saturating_mul(cols.div_ceil(TILE_COLS)).saturating_mul(size_of::<row_act>());
+        if bytes > self.rows.len() {
+            self.rows = self.rows.gpu().alloc(LABEL, bytes)?;
+        }
+        self.shape = [rows, cols];
+        Ok(())
+    }
+
+    /// `[rows, cols]`.
+    pub fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
+    /// The rows, in the front of a buffer that may be longer.
+    pub fn rows(&self) -> &Buffer<u8> {
+        &self.rows
+    }
+
+    pub(crate) fn rows_mut(&mut self) -> &mut Buffer<u8> {
+        &mut self.rows
+    }
 }
 
 /// Where the blocks of threads of a product of many tokens meet: nothing in it outlives a launch.

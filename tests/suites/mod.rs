@@ -64,6 +64,7 @@ pub mod ffn;
 pub mod goldens;
 pub mod large_caches;
 pub mod linear;
+pub mod linear_heads;
 pub mod linear_tiled;
 pub mod logits;
 pub mod memory;

@@ -5,8 +5,10 @@ use std::iter;
 use glm5::Error;
 use glm5::ops::ffn::{Ffn, ffn, reference::swiglu};
 use glm5::ops::linear::reference::{INT8_BLOCK, linear};
+use glm5::ops::linear::{LinearInput, Rounded};
 use glm5::ops::moe::config::FEW_ROWS;
-use glm5::ops::moe::{MoeOptions, MoeScratch, NO_EXPERT, moe_with};
+use glm5::ops::moe::{MoeOptions, MoeScratch, NO_EXPERT, moe_from, moe_with, takes};
+use glm5::ops::norm::rms_norm_into;
 use glm5::ops::router::{RouterConfig, Routing, router};
 use glm5::quant::tiles::TYPES;
 use glm5::quant::{GgmlType, Weight};
@@ -34,7 +36,7 @@ macro_rules! moe_tiled_properties {
         a_token_does_not_depend_on_the_others(small), shards_of_experts_add_up(small),
         shards_of_the_width_add_up(small);
         takes_a_shard_of_the_last_ids, an_expert_named_twice_counts_twice, experts_take_any_number_of_rows,
-        gate_and_up_may_be_of_two_types, the_shared_expert_may_be_in_blocks, takes_what_the_router_chose, experts_of_one_row_each, activations_may_be_of_any_size, memory_is_used_again, calls_are_recorded,
+        gate_and_up_may_be_of_two_types, the_shared_expert_may_be_in_blocks, takes_what_the_router_chose, experts_of_one_row_each, activations_may_be_of_any_size, memory_is_used_again, calls_are_recorded, rounded_before_or_by_the_call_is_the_same,
         a_replay_does_not_depend_on_calls_between, calls_of_an_earlier_size_are_recorded,
         refuses_what_does_not_fit, more_places_than_fit_in_20_bits,
         a_stack_of_full_size }

@@ -1,9 +1,12 @@
 //! RMSNorm, residual add + RMSNorm, LayerNorm.
 
 use glm5::ops::dequantize::reference::round_bf16;
-use glm5::ops::norm::{add_rms_norm, layer_norm, norm_quantize, reference, rms_norm, rms_norm_cols};
+use glm5::ops::linear::{LinearInput, Rounded, quantize};
+use glm5::ops::norm::{
+    add_rms_norm, layer_norm, norm_quantize, reference, rms_norm, rms_norm_cols, rms_norm_into,
+};
 use glm5::quant::{ActBlockSize, Activations, quantize_activations};
-use glm5::tensor::{Device, Heads, QuantizedRows, Tensor};
+use glm5::tensor::{ActivationFormat, Device, Heads, QuantizedRows, QuantizedTiles, Tensor};
 use half::bf16;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
@@ -19,7 +22,7 @@ macro_rules! norm_properties {
         $crate::suites::properties! { norm, $devices, $cases;
         rms_norm_is_the_reference(case), add_rms_norm_is_the_reference(case),
         rms_norm_cols_leaves_other_columns(case), layer_norm_is_the_reference(case), scale_cancels(case),
-        norm_quantize_is_norm_then_quantize(quantized_case), bf16_is_the_rounded_norm(case);
+        norm_quantize_is_norm_then_quantize(quantized_case), rounded_forms_are_those_of_the_norm(quantized_case), bf16_is_the_rounded_norm(case);
         layer_norm_has_biased_variance_and_a_bias, quants_of_extreme_values, refuses_what_does_not_fit,
         norm_quantize_refuses_what_does_not_fit }
     };
@@ -151,6 +154,95 @@ pub fn norm_quantize_is_norm_then_quantize(
     equal("norm", &y, &normed)?;
     prop_assert_eq!(q.bits(), quantize_activations(&y, block).unwrap().bits());
     Ok(())
+}
+
+/// The norm as without them; tiles with the bits that `quantize` makes of it, padding included, and rows with those of int8 tiles.
+pub fn rounded_forms_are_those_of_the_norm(
+    devices: &[Device],
+    (c, _): (Case, ActBlockSize),
+) -> TestCaseResult {
+    let rng = &mut Rng(c.seed);
+    let (x, w, mut r) = (activations(c.m, c.n, rng), scales(c.n, rng), activations(c.m, c.n, rng));
+    if c.m > 1 {
+        r[c.n] = f32::INFINITY; // The second row: all its values are NaN or zero.
+    }
+    let sum: Vec<f32> = x.iter().zip(&r).map(|(x, r)| x + r).collect();
+    let alone = reference::rms_norm(&x, &w, c.eps.into()).unwrap();
+    let (_, of_sum) = reference::add_rms_norm(&x, &r, &w, c.eps.into()).unwrap();
+    for residual in [false, true] {
+        let normed = if residual { &of_sum } else { &alone };
+        for wanted in [(true, true), (true, false), (false, true)] {
+            for d in devices {
+                let (mut x_there, r_there) = (tensor(d, c.n, &x), tensor(d, c.n, &r));
+                let mut y = LinearInput::new(d, c.n).unwrap();
+                y.resize(c.m).unwrap();
+                let wanted = Rounded { tiles: wanted.0, rows: wanted.1 };
+                let r = residual.then_some(&r_there);
+                rms_norm_into(&mut x_there, r, &tensor(d, c.n, &w), c.eps, &mut y, wanted).unwrap();
+                equal("x", &host(&x_there), if residual { &sum } else { &x })?;
+                let values = host(y.values());
+                close("y", &values, normed, |i| rms_norm_slack(c.n, normed[i]))?;
+                let forms = y.forms_mut(wanted).unwrap();
+                prop_assert_eq!(forms.tiles.is_some(), wanted.tiles && d.gpu().is_ok());
+                prop_assert_eq!(forms.rows.is_some(), wanted.rows && d.gpu().is_ok());
+                let quantized = |format| {
+                    let mut q = QuantizedTiles::with_format(d, c.m, c.n, format).unwrap();
+                    quantize(&tensor(d, c.n, &values), &mut q).unwrap();
+                    words(q.tiles())
+                };
+                if let Some(tiles) = forms.tiles {
+                    let want = quantized(tiles.format());
+                    prop_assert_eq!(
+                        differs(&words(tiles.tiles())[..want.len()], &want),
+                        None,
+                        "{}",
+                        tiles.format()
+                    );
+                }
+                if let Some(rows) = forms.rows {
+                    let want = rows_of_tiles(&quantized(ActivationFormat::Int8), c.m, c.n);
+                    let got = words(rows.rows());
+                    // Four words at the end of 92 are not used.
+                    let used = |words: &[u32]| -> Vec<u32> {
+                        words.chunks(92).flat_map(|row| row[..88].to_vec()).collect()
+                    };
+                    prop_assert_eq!(differs(&used(&got), &used(&want)), None, "rows");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn words(buffer: &glm5::cuda::Buffer<u8>) -> Vec<u32> {
+    let bytes = buffer.to_vec(0..buffer.len()).unwrap();
+    bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
+}
+
+fn differs(got: &[u32], want: &[u32]) -> Option<usize> {
+    if got.len() != want.len() {
+        return Some(got.len().min(want.len()));
+    }
+    (0..want.len()).find(|i| got[*i] != want[*i])
+}
+
+/// `row_act` (`cuda/include/params/tiles.h`) of each token and 256 columns, from `tile_act` of each 256 columns and 8 tokens.
+fn rows_of_tiles(tiles: &[u32], m: usize, n: usize) -> Vec<u32> {
+    const TILE: usize = 4 * 32 * 4 + 8 * 8 * 2 + 32 * 2;
+    let (k_tiles, token_tiles) = (n.div_ceil(256), m.div_ceil(8));
+    let mut out = Vec::new();
+    for token in 0..m {
+        let g = token % 8 % 4 * 2 + token % 8 / 4;
+        for k in 0..k_tiles {
+            let (qs, rest) = tiles[(k * token_tiles + token / 8) * TILE..][..TILE].split_at(4 * 32 * 4);
+            let (scales, sums) = rest.split_at(8 * 8 * 2);
+            out.extend((0..4).flat_map(|i| &qs[(i * 32 + 4 * g) * 4..][..16]));
+            out.extend((0..8).flat_map(|block| &scales[(block * 8 + g) * 2..][..2]));
+            out.extend(&sums[4 * g * 2..][..8]);
+            out.extend([0; 4]);
+        }
+    }
+    out
 }
 
 /// A bf16 result is the f32 one rounded once.

@@ -31,6 +31,7 @@ mod emu {
     crate::suites::goldens::goldens_properties!(crate::emu::devices, short);
     crate::suites::logits::logits_properties!(crate::emu::devices, 12);
     crate::suites::linear::linear_properties!(crate::emu::devices, 16);
+    crate::suites::linear_heads::linear_heads_properties!(crate::emu::devices, 16);
     crate::suites::linear_tiled::linear_tiled_properties!(crate::emu::devices, 16);
     crate::suites::mla_attention::mla_attention_properties!(crate::emu::devices, 12);
     crate::suites::mla_decode::mla_decode_properties!(crate::emu::devices, 3);

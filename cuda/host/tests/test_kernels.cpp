@@ -394,6 +394,7 @@ moe_pairs pairs_of(Job &job, int n_experts) {
     p.top_k = job.random.between(0, MOE_PAIRS / static_cast<int>(p.m));
     p.n_experts = n_experts;
     p.first = job.random.between(0, 3);
+    p.early = job.coin();
     auto *ids = job.out<std::uint32_t>(p.m * p.top_k * sizeof(std::uint32_t));
     for (std::uint32_t i = 0; i < p.m * p.top_k; ++i) ids[i] = job.random.between(0, 9) == 0 ? ~0u : job.random.word() % (p.n_experts + 5);
     p.ids = ids;
@@ -666,6 +667,43 @@ void cache_write_int8(Job &job) {
     p.slots = some_slots(job, p.m, 2 * PAGE_ROWS);
     p.cache = job.out(2 * PAGE_ROWS * (p.width + 4));
     job.run(p, tiles(p.m, job.value("warps")));
+}
+
+void linear_heads(Job &job) {
+    linear_heads_params p{};
+    const int elems = job.value("ty"), heads = job.random.between(1, 3);
+    p.m = job.random.between(1, TILE_TOKENS * job.value("tokens"));
+    p.k = 32 * job.random.between(1, LINEAR_HEADS_COLS / 32);
+    const bool rounds = job.coin();
+    p.n = rounds ? 32 * job.random.between(1, 9) : job.random.between(1, 20 * TILE_ROWS);
+    p.x_head = p.k + 4 * job.random.between(0, 3), p.x_stride = p.x_head * heads;
+    p.y_head = p.n + job.random.between(0, 3), p.y_stride = p.y_head * heads;
+    const std::size_t row_tiles = tiles(p.n, TILE_ROWS), k_tiles = tiles(p.k, TILE_COLS);
+    p.w = job.bytes_in(heads * row_tiles * k_tiles * (TILE_ROWS * TILE_COLS / elems * job.bytes("ty")));
+    // Nothing behind the last head of the last row.
+    p.x = job.floats_in(p.x_stride * (p.m - 1) + p.x_head * (heads - 1) + p.k);
+    if (!rounds || job.coin()) p.y = job.out<float>((p.y_stride * (p.m - 1) + p.y_head * (heads - 1) + p.n) * sizeof(float));
+    if (rounds) p.out = job.out<tile_act>(tiles(std::size_t{p.n} * heads, TILE_COLS) * tiles(p.m, TILE_TOKENS) * sizeof(tile_act));
+    job.run(p, tiles(row_tiles, 2 * job.value("warps")), heads);
+}
+
+void norm_tiles(Job &job) {
+    norm_tiles_params p{};
+    p.n_rows = job.size(TILE_TOKENS);
+    p.n = 32 * job.random.between(1, 4 * job.value("vecs") * job.value("warps"));
+    p.eps = 1e-5f;
+    const std::size_t values = std::size_t{p.n_rows} * p.n, k_tiles = tiles(p.n, TILE_COLS);
+    p.x = job.floats_in_out(values);
+    if (job.coin()) p.r = job.floats_in(values);
+    p.w = job.floats_in(p.n);
+    if (job.coin()) p.y = job.out<float>(values * sizeof(float));
+    const bool tiled = job.coin();
+    if (tiled) {
+        p.f16_tiles = job.coin();
+        p.tiles = job.out(k_tiles * tiles(p.n_rows, TILE_TOKENS) * (p.f16_tiles ? sizeof(tile_act_f16) : sizeof(tile_act)));
+    }
+    if (!tiled || job.coin()) p.rows = job.out<row_act>(p.n_rows * k_tiles * sizeof(row_act));
+    job.run(p, tiled ? tiles(p.n_rows, TILE_TOKENS) * TILE_TOKENS : p.n_rows);
 }
 
 void post_a(Job &job) {
@@ -955,6 +993,7 @@ constexpr Family kFamilies[] = {
     {"mla_decode", mla_decode}, {"mla_few", mla_decode}, {"mla_merge", mla_merge}, {"mla_float", mla_float},
     {"mla_gather", mla_gather}, {"mla_expand", mla_expand}, {"mla_prefill", mla_prefill},
     {"rope_angles", rope_angles}, {"rope", rope},           {"cache_write", cache_write}, {"post_a", post_a},
+    {"linear_heads", linear_heads}, {"norm_tiles", norm_tiles},
     {"cache_write_fp8", cache_write_fp8}, {"cache_write_int8", cache_write_int8},
 };
 

@@ -1,4 +1,4 @@
-/* linear_decode, linear_gemm: linear layers in tiles. */
+/* linear_decode, linear_gemm, linear_heads: linear layers in tiles. */
 #ifndef GLM5_PARAMS_LINEAR_TILED_H
 #define GLM5_PARAMS_LINEAR_TILED_H
 #include "tiles.h"
@@ -83,5 +83,35 @@ typedef struct {
     /** Whether a tile of `y` may be cut along K, for several blocks of threads. */
     uint32_t cut;
 } linear_gemm_params;
+
+/* Columns of a head, and tokens, that linear_heads has room for. */
+enum { LINEAR_HEADS_COLS = 512, LINEAR_HEADS_TOKENS = 16 };
+
+/** One matrix for each head, few tokens. The grid is as wide as there are eights of row tiles, rounded up, and as high as there are heads. */
+typedef struct {
+    /** `[heads, n / 16, k / 256]` tiles, both rounded up. */
+    const void *w;
+    /** `[m]` rows `x_stride` apart; a head takes `k` columns from its number times `x_head` on. Aligned to 16, as are the strides. */
+    const float *x;
+    /** `[m]` rows `y_stride` apart; a head has `n` columns from its number times `y_head` on. May be null. */
+    float *y;
+    /** `[heads n / 256, m / 8]`, the last rounded up: the heads side by side, rounded. May be null; else `n` is a multiple of 32. What a tile has
+     *  behind the last head is not written. */
+    tile_act *out;
+    /** Values from row to row of `x`. */
+    uint64_t x_stride;
+    /** Values from row to row of `y`. */
+    uint64_t y_stride;
+    /** Values from head to head of `x`. */
+    uint32_t x_head;
+    /** Values from head to head of `y`. */
+    uint32_t y_head;
+    /** Tokens. */
+    uint32_t m;
+    /** Outputs. */
+    uint32_t n;
+    /** Inputs, a multiple of 32. */
+    uint32_t k;
+} linear_heads_params;
 
 #endif

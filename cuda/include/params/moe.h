@@ -21,8 +21,8 @@ typedef enum {
 /** Which experts' rows of a call are which: pairs of a token and one of its slots, sorted by expert. Those of few tokens are sorted by
  *  each block of threads for itself; of more tokens moe_sort has sorted them. */
 typedef struct {
-    /** `[m, top_k]`: experts `first` and on are those of the stack, 0xffffffff is none; unused, and may be null, with `offsets`. Read before
-     *  griddep_wait(), as weights are: they were there before quantize_rows, which waits before it lets moe_rows begin, as moe_rows does. */
+    /** `[m, top_k]`: experts `first` and on are those of the stack, 0xffffffff is none; unused, and may be null, with `offsets`. moe_down
+     *  reads them before griddep_wait(), as it reads weights: they were there before moe_rows, which waits before it lets moe_down begin. */
     const uint32_t *ids;
     /** `[n_experts + 1]` the first place of each expert; may be null, for up to MOE_PAIRS pairs. */
     const uint32_t *offsets;
@@ -38,6 +38,9 @@ typedef struct {
     uint32_t first;
     /** Not 0: the kernel traps at an id of another expert. 0: it is none. */
     uint32_t strict;
+    /** Not 0: moe_rows, too, reads ids before griddep_wait(): they were there before the kernel in front of it, quantize_rows, which waits before it
+     *  lets moe_rows begin. */
+    uint32_t early;
 } moe_pairs;
 
 /** A stack of matrices in tiles. */

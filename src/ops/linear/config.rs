@@ -11,6 +11,12 @@ use crate::tensor::TILE_TOKENS;
 /// at a time use the FMA units about half as well.
 const DOT_TOKENS: usize = 32;
 
+/// Tokens, and columns of a head's part, that `linear_heads` has room for (`LINEAR_HEADS_TOKENS`, `LINEAR_HEADS_COLS` of
+/// `cuda/include/params/linear_tiled.h`).
+pub const HEADS_TOKENS: usize = 16;
+/// See [`HEADS_TOKENS`].
+pub const HEADS_COLS: usize = 512;
+
 /// Tokens that `linear_decode` multiplies, at most.
 pub const DECODE_TOKENS: usize = 16;
 

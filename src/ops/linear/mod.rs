@@ -2,11 +2,13 @@
 
 pub mod config;
 pub mod gemm;
+mod heads;
 mod input;
 pub mod reference;
 mod rotated;
 
-pub use input::{LinearInput, linear_from};
+pub use heads::{HeadScratch, head_linear, head_linear_from, head_linear_into};
+pub use input::{InputForms, LinearInput, Rounded, linear_from};
 use rotated::expect_rotated;
 pub use rotated::{Rotated, linear_rotated};
 
@@ -264,33 +266,5 @@ fn expect_tiled(op: &'static str, w: &Matrix, x: &QuantizedTiles) -> Result<()> 
     match w.slabs() == 1 && x.slabs() == 1 && w.cols() == k {
         true => Ok(()),
         false => Err(Error::shape(op, format!("a matrix [1, n, {k}]"), format!("{:?}", w.shape()))),
-    }
-}
-
-/// One matrix per head: `y[t][head h] = W[h] x[t][head h]`. `w` is `[heads, n, k]`; the head parts of `x` are `k` wide,
-/// those of `y` are `n` wide; columns of `y` outside them keep their values. Absorbing `k_b` and applying `v_b` are such
-/// layers. [`Precision::Fast`] rounds the activations to bf16 here, not to int8, and to f16 if `w` is in tiles.
-///
-/// # Errors
-/// [`Error::Shape`] if counts, widths or rows do not fit; [`Error::Unsupported`] if `w` is in tiles and parts of `x` do not begin at
-/// multiples of 4 columns, or for [`Precision::Exact`] of tiles.
-pub fn head_linear(
-    w: &Matrix,
-    x: &Tensor,
-    x_heads: Heads,
-    y: &mut Tensor,
-    y_heads: Heads,
-    precision: Precision,
-) -> Result<()> {
-    const OP: &str = "head_linear";
-    let [heads, n, k] = w.shape();
-    if x_heads.n != heads || x_heads.len != k || !x_heads.fits(x.cols()) {
-        let want = format!("{heads} heads of {k} in rows of {}", x.cols());
-        return Err(Error::shape(OP, want, format!("x {x_heads:?}")));
-    }
-    expect_heads(OP, "y", y_heads, [heads, n], y, x.rows())?;
-    match x.device() {
-        Device::Cpu(cpu) => cpu::linear::head_linear(cpu, w.cpu()?, x, x_heads, y, y_heads, precision),
-        Device::Cuda(_) => cuda::linear::head_linear(w, x, x_heads, y, y_heads, precision),
     }
 }

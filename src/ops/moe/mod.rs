@@ -5,7 +5,9 @@ pub mod reference;
 
 use super::expect;
 use super::ffn::Ffn;
+use super::linear::{LinearInput, Rounded};
 use super::router::Routing;
+use crate::cuda::moe::Forms;
 pub use crate::cuda::moe::MoeScratch;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Precision, Tensor};
@@ -82,6 +84,45 @@ pub fn moe_with(
     y: &mut Tensor,
     precision: Precision,
 ) -> Result<()> {
+    let forms = Forms { x, rows: None, tiles: None };
+    run(options, experts, shared, forms, routing, y, precision)
+}
+
+/// Rounded forms of its input that [`moe_from`] takes, of `m` tokens: an operation that writes that input may write them with it.
+pub fn takes(experts: &Ffn, shared: Option<&Ffn>, m: usize) -> Rounded {
+    // Beside few tokens the shared expert is one of the others.
+    let apart = !experts.is_tiled() || m > config::FEW_ROWS;
+    let shared = shared.is_some_and(|w| w.gate().is_tiled() || w.up().is_tiled());
+    Rounded { tiles: apart && shared, rows: experts.is_tiled() }
+}
+
+/// [`moe_with`] of rows whose rounded forms may be there.
+///
+/// # Errors
+/// As [`moe_with`].
+pub fn moe_from(
+    options: MoeOptions<'_>,
+    experts: &Ffn,
+    shared: Option<&Ffn>,
+    x: &mut LinearInput,
+    routing: &Routing,
+    y: &mut Tensor,
+    precision: Precision,
+) -> Result<()> {
+    let (x, tiles, rows) = x.there();
+    run(options, experts, shared, Forms { x, rows, tiles }, routing, y, precision)
+}
+
+fn run(
+    options: MoeOptions<'_>,
+    experts: &Ffn,
+    shared: Option<&Ffn>,
+    forms: Forms<'_>,
+    routing: &Routing,
+    y: &mut Tensor,
+    precision: Precision,
+) -> Result<()> {
+    let x = forms.x;
     options.check(experts.slabs())?;
     let hidden = experts.hidden();
     expect("moe", "x", x, x.rows(), hidden)?;
@@ -106,8 +147,8 @@ pub fn moe_with(
         }
         Device::Cuda(_) => {
             match [experts.gate(), experts.up(), experts.down()].iter().any(|w| w.is_tiled()) {
-                true => cuda::moe::moe(options, experts, shared, x, routing, y, precision),
-                false => cuda::moe_blocks::moe(options, experts, shared, x, routing, y, precision),
+                true => cuda::moe::moe(options, experts, shared, forms, routing, y, precision),
+                false => cuda::moe_blocks::moe(options, experts, shared, forms, routing, y, precision),
             }
         }
     }

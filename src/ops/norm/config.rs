@@ -5,6 +5,7 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::kernels::{self, Entry};
 use crate::quant::{ActBlockSize, GgmlType};
+use crate::tensor::TILE_TOKENS;
 
 /// Columns that a warp holds per piece: 4 for each lane.
 const PIECE: u32 = 128;
@@ -49,6 +50,17 @@ impl NormConfig {
             .filter(|i| (i.out, i.block, i.load) == (out, block, load))
             .map(|i| (i.vecs * i.warps * PIECE, i.warps, i.entry));
         choose(fitting, rows, n, sms).ok_or_else(|| too_wide("norm", n))?.with_grid(rows)
+    }
+
+    /// For RMSNorm of `rows` rows of `n` values that are rounded, a multiple of 32; with tiles of them blocks of threads are there for whole ones.
+    ///
+    /// # Errors
+    /// As [`NormConfig::pick`].
+    pub fn pick_tiles(rows: usize, n: usize, tiles: bool, sms: u32) -> Result<Self> {
+        let instances = kernels::norm_tiles::INSTANCES.iter();
+        let fitting = instances.map(|i| (i.vecs * i.warps * PIECE, i.warps, i.entry));
+        let rows_there = if tiles { rows.next_multiple_of(TILE_TOKENS) } else { rows };
+        choose(fitting, rows, n, sms).ok_or_else(|| too_wide("norm", n))?.with_grid(rows_there)
     }
 
     /// For LayerNorm of `rows` rows of `n` values.

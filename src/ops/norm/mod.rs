@@ -8,6 +8,7 @@ pub mod reference;
 use std::ops::Range;
 
 use super::expect;
+use super::linear::{LinearInput, Rounded};
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Float, QuantizedRows, Tensor};
 use crate::{cpu, cuda};
@@ -98,6 +99,36 @@ pub fn norm_quantize<Y: Float>(
             cpu::norm::norm_quantize(&cpu, x.cpu_mut()?, r, w.cpu()?, eps, y, q)
         }
         Device::Cuda(_) => cuda::norm::norm_quantize(x, r, w, eps, y, q),
+    }
+}
+
+/// [`rms_norm`], with a residual [`add_rms_norm`], to what linear layers and experts take: with it the rounded forms that are wanted, with the bits that
+/// [`quantize`](super::linear::quantize) makes of `y`, as far as the device has them.
+///
+/// # Errors
+/// [`Error::Shape`] if they do not fit; `x` is unchanged then. Those of memory and of a launch.
+pub fn rms_norm_into(
+    x: &mut Tensor,
+    r: Option<&Tensor>,
+    w: &Tensor,
+    eps: f32,
+    y: &mut LinearInput,
+    wanted: Rounded,
+) -> Result<()> {
+    const OP: &str = "rms_norm_into";
+    let [m, n] = x.shape();
+    if let Some(r) = r {
+        expect(OP, "r", r, m, n)?;
+    }
+    expect(OP, "w", w, 1, n)?;
+    expect(OP, "y", y.values(), m, n)?;
+    let forms = y.forms_mut(wanted)?;
+    if forms.tiles.is_some() || forms.rows.is_some() {
+        return cuda::norm::norm_tiles(x, r, w, eps, forms);
+    }
+    match r {
+        Some(r) => add_rms_norm(x, r, w, eps, forms.values),
+        None => rms_norm(x, w, eps, forms.values),
     }
 }
 
