@@ -24,7 +24,9 @@ use common::progress;
 #[derive(Debug, Parser)]
 #[command(name = "bench", version, allow_negative_numbers = true, after_help = format!(
     "Example: two prompt sizes and decoding, at the beginning and behind 2048 tokens, on two threads:\n  \
-     cargo run --release --example bench -- -p 128,512 -n 128 -d 0,2048 --threads 2\n\n{EXIT_CODES}"
+     cargo run --release --example bench -- -p 128,512 -n 128 -d 0,2048 --threads 2\n\n\
+     The part of a layer that each of eight GPUs has, of invented weights, behind 32k keys:\n  \
+     cargo run --release --features cuda --example bench -- --synthetic glm-5.2/8:4 -d 32768\n\n{EXIT_CODES}"
 ))]
 struct Args {
     #[command(flatten)]
@@ -129,6 +131,7 @@ fn run(args: Args) -> Result<()> {
     if args.json {
         common::show_json(&json!({
             "model": name,
+            "synthetic": args.model.synthetic.is_some(),
             "file_bytes": opened.gguf.file_bytes(),
             "load_seconds": loaded.time.as_secs_f64(),
             "ran": ran,

@@ -76,7 +76,8 @@ fn run(args: Args) -> Result<()> {
     })?;
 
     let opened = Opened::new(&args.model)?;
-    let Some(source) = opened.tokenizer.chat_template() else {
+    let tokenizer = opened.tokenizer()?;
+    let Some(source) = tokenizer.chat_template() else {
         return fail("the model has no chat template (tokenizer.chat_template)");
     };
     let template = ChatTemplate::new(source)?;
@@ -87,7 +88,7 @@ fn run(args: Args) -> Result<()> {
     let load_time = loaded.time;
     let mut chat = Chat {
         session: Session::new(loaded.model, context, on.cache_type)?,
-        tokenizer: &opened.tokenizer,
+        tokenizer,
         device: on.device,
         template,
         sampler,

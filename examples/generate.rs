@@ -11,7 +11,7 @@ use glm5::text::{ChatOptions, ChatTemplate, LogProbs, Sampler, SamplingParams, S
 use serde_json::{Value, json};
 
 use common::answer::{Answer, Finish, Request, answer};
-use common::args::{self, ModelArgs, SamplingArgs};
+use common::args::{self, DEFAULT_CONTEXT, ModelArgs, SamplingArgs};
 use common::failure::{self, EXIT_CODES, Failure, Result, fail};
 use common::figures::Figures;
 use common::load::Opened;
@@ -93,30 +93,32 @@ fn run(args: Args) -> Result<()> {
     interrupt::install(|| {})?;
 
     let opened = Opened::new(&args.model)?;
-    let tokenizer = &opened.tokenizer;
     let params = match args.chat {
         true => args.sampling.over_file(opened.gguf.metadata())?,
         false => args.sampling.over_greedy()?,
     };
+    let limit = opened.config.context_length;
+    if args.model.synthetic.is_some() && args.plan.plan_only {
+        // There is no prompt to go by.
+        return plan_only(&args, &opened, args::context(args.context, DEFAULT_CONTEXT, limit)?);
+    }
+    let tokenizer = opened.tokenizer()?;
     let prompt = prompt_tokens(&args, &text, tokenizer)?;
     // The last token of an answer is not fed back.
     let needed = (prompt.len() - 1).saturating_add(args.max_tokens);
-    let context = args::context(args.context, needed, opened.config.context_length)?;
+    let context = args::context(args.context, needed, limit)?;
     if prompt.len() > context {
         return fail(format!(
             "the prompt has {} tokens, the cache holds {context} (--context)",
             prompt.len()
         ));
     }
+    if args.plan.plan_only {
+        return plan_only(&args, &opened, context);
+    }
 
-    let on = args.model.run_on_or_plan(args.plan.for_a_gpu())?;
+    let on = args.model.run_on()?;
     if let Some(plan) = args.plan.plan(&opened.gguf, &on, context)? {
-        if args.plan.plan_only {
-            return match args.json {
-                true => Ok(common::show_json(&json!(plan))?),
-                false => Ok(common::show(&format!("{plan}\n"))?),
-            };
-        }
         if args.model.verbose {
             eprintln!("{plan}");
         }
@@ -150,6 +152,16 @@ fn run(args: Args) -> Result<()> {
         eprintln!("\n{figures}");
     }
     if answer.finish == Finish::Interrupted { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+/// Tells what a run with so many tokens would take.
+fn plan_only(args: &Args, opened: &Opened, context: usize) -> Result<()> {
+    let on = args.model.run_on_or_plan(args.plan.for_a_gpu())?;
+    match args.plan.plan(&opened.gguf, &on, context)? {
+        Some(plan) if args.json => Ok(common::show_json(&json!(plan))?),
+        Some(plan) => Ok(common::show(&format!("{plan}\n"))?),
+        None => Ok(()), // not with --plan-only
+    }
 }
 
 /// The tokens of the prompt, marks such as `<|user|>` in it included.

@@ -58,7 +58,7 @@ fn run(args: Args) -> Result<()> {
     if n > limit {
         return usage(format!("--context {n}: the model's context is {limit} tokens"));
     }
-    let tokens = opened.tokenizer.encode(&text, Specials::UserDefined)?;
+    let tokens = opened.tokenizer()?.encode(&text, Specials::UserDefined)?;
     let available = tokens.len() / n;
     if available == 0 {
         let file = prompt::name(&args.file);

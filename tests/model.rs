@@ -22,5 +22,7 @@ mod plan;
 mod sparse;
 #[path = "suites/synthetic.rs"]
 mod synthetic;
+#[path = "model/synthetic.rs"]
+mod synthetic_models;
 #[path = "model/texts.rs"]
 mod texts;

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, StringValueParser, TypedValueParser};
-use glm5::gguf::Metadata;
-use glm5::model::{Attention, LoadOptions};
+use glm5::gguf::{Gguf, Metadata};
+use glm5::model::{Attention, LoadOptions, Synthetic};
 use glm5::tensor::{CacheType, Device, DeviceChoice, Precision};
 use glm5::text::SamplingParams;
 
@@ -75,6 +75,11 @@ pub struct ModelArgs {
     #[command(flatten)]
     pub file: FileArgs,
 
+    /// In place of a file a model of invented weights, for benches and plans: `glm-5` or `glm-5.2`, then if wanted `/8` for one of eight parts
+    /// (heads, vocabulary and feed-forward widths divided, as a GPU of eight has it) and `:10` for another number of layers than 78.
+    #[arg(long, value_name = "NAME", value_parser = Synthetic::named, conflicts_with = "model")]
+    pub synthetic: Option<Synthetic>,
+
     /// Where to run: `auto` is a GPU that this build has kernels for, or else the CPU; `cpu`; `cuda`, or `cuda:1` for the second GPU.
     #[arg(long, value_name = "DEVICE", value_parser = device(), default_value = "auto")]
     pub device: DeviceChoice,
@@ -102,6 +107,14 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
+    /// The file, with its headers read.
+    pub fn open(&self) -> Result<Gguf> {
+        match &self.synthetic {
+            Some(model) => Ok(model.gguf()?),
+            None => Ok(Gguf::open(self.file.path()?)?),
+        }
+    }
+
     /// The device, and how a model runs on it. Says so on standard error where that was not asked for.
     pub fn run_on(&self) -> Result<RunOn> {
         self.run_on_or_plan(false)

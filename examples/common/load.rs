@@ -7,25 +7,39 @@ use glm5::model::{Config, Model};
 use glm5::text::Tokenizer;
 
 use super::args::{ModelArgs, RunOn};
-use super::failure::Result;
+use super::failure::{Result, usage};
 use super::progress;
 
 /// A file whose headers have been read: enough to tokenize and to check what is asked for.
 pub struct Opened {
     pub gguf: Gguf,
     pub config: Config,
-    pub tokenizer: Tokenizer,
+    /// Of synthetic models none.
+    tokenizer: Option<Tokenizer>,
     time: Duration,
 }
 
 impl Opened {
     pub fn new(args: &ModelArgs) -> Result<Self> {
         let start = Instant::now();
-        let gguf = Gguf::open(args.file.path()?)?;
+        let gguf = args.open()?;
         // The config first: a file of another model is refused as such, not for its tokenizer.
         let config = Config::from_gguf(&gguf)?;
-        let tokenizer = Tokenizer::from_gguf(&gguf)?;
+        let tokenizer = match &args.synthetic {
+            Some(_) => None,
+            None => Some(Tokenizer::from_gguf(&gguf)?),
+        };
         Ok(Opened { gguf, config, tokenizer, time: start.elapsed() })
+    }
+
+    /// The file's tokenizer, without which there are no texts.
+    pub fn tokenizer(&self) -> Result<&Tokenizer> {
+        match &self.tokenizer {
+            Some(tokenizer) => Ok(tokenizer),
+            None => usage(
+                "--synthetic: such a model has no tokenizer and writes no text; it is for bench and --plan-only",
+            ),
+        }
     }
 
     /// Loads the weights.

@@ -15,6 +15,7 @@ use super::runtime::{Launch, Memory, Properties, Runtime};
 use super::turns::{Turn, Turns};
 use crate::error::{Error, Result};
 use crate::kernels::{Entry, Params};
+use crate::quant::SharedBytes;
 
 /// Most blocks in each dimension of a grid.
 const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
@@ -154,6 +155,17 @@ impl Gpu {
         let mut buffer = self.alloc(label, values.len())?;
         buffer.upload(0, values)?;
         Ok(buffer)
+    }
+
+    /// As [`Gpu::upload`], of the bytes of a weight: a device that only counts does not look at them.
+    ///
+    /// # Errors
+    /// As [`Gpu::alloc`].
+    pub fn upload_shared(&self, label: &'static str, bytes: &SharedBytes) -> Result<Buffer<u8>> {
+        match self.0.runtime.wants_contents() {
+            true => self.upload(label, bytes),
+            false => self.alloc(label, bytes.len()),
+        }
     }
 
     /// Issues a kernel on `grid` blocks; an empty grid is no work.

@@ -58,7 +58,7 @@ pub(crate) fn repack(gpu: &Gpu, weight: &Weight) -> Result<DeviceTiles> {
         entry.ok_or_else(|| Error::unsupported(format!("repack of {ty}"), "no kernel was built for it"))?;
     let [row_tiles, k_tiles] = tiles(n, k);
     let _turn = gpu.turn();
-    let blocks = gpu.upload("weights", weight.bytes())?;
+    let blocks = gpu.upload_shared("weights", weight.bytes())?;
     let mut out: Buffer<u8> = gpu.alloc("weights", slabs * row_tiles * k_tiles * bytes)?;
     let params = repack_params {
         src: blocks.as_ptr().cast(),

@@ -92,6 +92,10 @@ impl Runtime for Planned {
         Ok(())
     }
 
+    fn wants_contents(&self) -> bool {
+        false
+    }
+
     unsafe fn upload(&self, _: u64, from: &[u8], progress: &mut dyn FnMut(usize)) -> Result<()> {
         progress(from.len());
         Ok(())

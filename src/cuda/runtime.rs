@@ -124,6 +124,11 @@ pub trait Runtime: Send + Sync + fmt::Debug {
     /// `address` is from [`Runtime::alloc`], not yet freed, and nothing issued later uses it.
     unsafe fn free(&self, address: u64) -> Result<()>;
 
+    /// Whether it has a use for what is copied to it. One that only counts has none, so that contents need not be made.
+    fn wants_contents(&self) -> bool {
+        true
+    }
+
     /// Copies host memory to the device; `from` may be reused on return. `progress` is told the bytes issued so far.
     ///
     /// # Errors

@@ -43,6 +43,11 @@ impl Dims {
         Dims { slabs, rows, cols }
     }
 
+    /// The same without trailing ones, as files give them: `ne0` first.
+    pub fn ne(self) -> Vec<u64> {
+        without_ones(&self.dims()).to_vec()
+    }
+
     fn dims(self) -> [u64; 4] {
         [self.cols as u64, self.rows as u64, self.slabs as u64, 1]
     }
@@ -94,6 +99,8 @@ pub struct Ledger<'a> {
     part_bytes: u64,
     reasons: Vec<String>,
     missing: Vec<String>,
+    /// What was asked for, in order, if that is noted.
+    requests: Option<Vec<(String, Dims)>>,
     shapes: Vec<String>,
     twice: Vec<String>,
 }
@@ -116,6 +123,7 @@ impl<'a> Ledger<'a> {
             part_bytes: 0,
             reasons: Vec::new(),
             missing: Vec::new(),
+            requests: None,
             shapes: Vec::new(),
             twice: Vec::new(),
         }
@@ -125,6 +133,16 @@ impl<'a> Ledger<'a> {
     /// that would copy cost nothing.
     pub fn accounts_only(gguf: &'a Gguf) -> Self {
         Ledger { hands_out: false, ..Ledger::new(gguf) }
+    }
+
+    /// As [`Ledger::accounts_only`], and notes what is asked for, so that a file can be made which has that.
+    pub fn noting_requests(gguf: &'a Gguf) -> Self {
+        Ledger { requests: Some(Vec::new()), ..Ledger::accounts_only(gguf) }
+    }
+
+    /// Names and extents of all weights that were asked for, in order, whether or not they are there; nothing unless that is noted.
+    pub fn requests(&self) -> &[(String, Dims)] {
+        self.requests.as_deref().unwrap_or_default()
     }
 
     /// Whether the file has a tensor of this name, in whatever state.
@@ -163,6 +181,9 @@ impl<'a> Ledger<'a> {
         shard: Shard,
     ) -> Result<Option<Weight>> {
         let shard = Shard::new(shard.rank, shard.size)?;
+        if let Some(requests) = &mut self.requests {
+            requests.push((name.to_owned(), dims));
+        }
         let gguf = self.gguf;
         let Some(i) = gguf.index_of(name) else { return Ok(None) };
         let info = &gguf.tensors()[i];

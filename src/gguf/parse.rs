@@ -39,6 +39,11 @@ pub(super) struct Header {
 
 /// Reads the header of `bytes`, the whole of `file`, which is number `shard` of its set. Touches no tensor data.
 pub(super) fn parse(file: &Path, bytes: &[u8], shard: usize) -> Result<Header> {
+    parse_front(file, bytes, shard, bytes.len() as u64)
+}
+
+/// The same of the front of a file of `len` bytes, all that lies before its data.
+pub(super) fn parse_front(file: &Path, bytes: &[u8], shard: usize, len: u64) -> Result<Header> {
     let mut cursor = Cursor { bytes, pos: 0 };
     let (version, n_tensors, n_kv) = counts(&mut cursor).map_err(|m| Error::header(file, m))?;
 
@@ -62,7 +67,7 @@ pub(super) fn parse(file: &Path, bytes: &[u8], shard: usize) -> Result<Header> {
         }
         tensors.push(info);
     }
-    place(file, &mut tensors, cursor.pos as u64, alignment, bytes.len() as u64)?;
+    place(file, &mut tensors, cursor.pos as u64, alignment, len)?;
     Ok(Header { version, alignment, metadata, tensors })
 }
 

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use super::map::map;
 use super::metadata::Metadata;
-use super::parse::{Header, parse};
+use super::parse::{Header, parse, parse_front};
 use super::split;
 use super::tensor_info::{TensorInfo, TypeCount};
+use super::writer::Data;
 use crate::error::{Error, Result};
 use crate::quant::{GgmlType, SharedBytes};
 
@@ -18,6 +19,8 @@ pub struct Gguf {
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     by_name: HashMap<String, usize>,
+    /// Of a file that is none, for each tensor.
+    data: Vec<Data>,
 }
 
 /// One file of a set.
@@ -27,6 +30,7 @@ pub struct ShardFile {
     version: u32,
     alignment: u64,
     n_tensors: usize,
+    size: u64,
     bytes: SharedBytes,
 }
 
@@ -38,7 +42,7 @@ impl ShardFile {
 
     /// Size of the file in bytes.
     pub fn size(&self) -> u64 {
-        self.bytes.len() as u64
+        self.size
     }
 
     /// Version of the format, 2 or 3.
@@ -106,6 +110,7 @@ impl Gguf {
                 version: header.version,
                 alignment: header.alignment,
                 n_tensors: header.tensors.len(),
+                size: bytes.len() as u64,
                 bytes,
             });
             tensors.extend(header.tensors);
@@ -113,7 +118,16 @@ impl Gguf {
         }
         let metadata = metadata.unwrap_or_else(|| Metadata::new(Path::new("")));
         let by_name = tensors.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect();
-        Ok(Gguf { shards, metadata, tensors, by_name })
+        Ok(Gguf { shards, metadata, tensors, by_name, data: Vec::new() })
+    }
+
+    /// A file of `size` bytes that begins with `front` and has this data, tensor by tensor; it need not exist.
+    pub(super) fn from_front(name: PathBuf, front: &[u8], size: u64, data: Vec<Data>) -> Result<Self> {
+        let header = parse_front(&name, front, 0, size)?;
+        let mut gguf = Gguf::assemble(vec![Vec::new().into()], vec![header])?;
+        gguf.shards.iter_mut().for_each(|shard| shard.size = size);
+        gguf.data = data;
+        Ok(gguf)
     }
 
     /// The model's metadata: that of shard 0.
@@ -165,15 +179,18 @@ impl Gguf {
         self.by_name.get(name).copied()
     }
 
-    /// The bytes of a tensor of this file, shared with the map: nothing is copied or read.
+    /// The bytes of a tensor of this file, shared with the map: nothing is copied or read. Of a file that is none
+    /// ([`Writer::to_gguf`](super::Writer::to_gguf)) they are made when somebody looks at them.
     ///
     /// # Errors
     /// [`Error::Shape`] if the tensor is not one of [`Gguf::tensors`] and lies outside.
     pub fn data(&self, tensor: &TensorInfo) -> Result<SharedBytes> {
         let range = usize::try_from(tensor.offset).ok().zip(usize::try_from(tensor.bytes).ok());
         let range = range.and_then(|(start, n)| Some(start..start.checked_add(n)?));
-        match (self.shards.get(tensor.shard), range) {
-            (Some(shard), Some(range)) => shard.bytes.slice(range),
+        let made = self.index_of(&tensor.name).filter(|i| self.tensors[*i] == *tensor);
+        match (self.shards.get(tensor.shard), range, made.and_then(|i| self.data.get(i))) {
+            (_, Some(range), Some(data)) => Ok(data.bytes(range.len())),
+            (Some(shard), Some(range), None) => shard.bytes.slice(range),
             _ => Err(Error::shape("tensor data", "a tensor of this file", &tensor.name)),
         }
     }

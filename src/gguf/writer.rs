@@ -1,15 +1,18 @@
 //! `Writer`: GGUF files from keys and tensors, single or split, with or without the data.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::parse::{DEFAULT_ALIGNMENT, MAGIC, MAX_NAME};
+use super::reader::Gguf;
 use super::split;
 use super::tensor_info::tensor_bytes;
 use super::value::{Array, Value};
 use crate::error::{Error, Result};
-use crate::quant::{GgmlType, SharedBytes};
+use crate::quant::{GgmlType, Make, SharedBytes};
 
 /// Collects keys and tensors and writes them in the order given.
 ///
@@ -38,8 +41,43 @@ struct NewTensor {
     ty: GgmlType,
     ne: Vec<u64>,
     bytes: u64,
-    /// `None` leaves a hole of `bytes`.
-    data: Option<SharedBytes>,
+    data: Data,
+}
+
+/// Where the bytes of a tensor come from.
+#[derive(Clone)]
+pub(super) enum Data {
+    Hole,
+    Given(SharedBytes),
+    /// Made each time when they are needed.
+    Made(Arc<Make>),
+}
+
+impl Data {
+    /// All `len` bytes; what is not given lives as long as the result.
+    pub(super) fn bytes(&self, len: usize) -> SharedBytes {
+        match self {
+            Data::Hole => SharedBytes::made(len, Arc::new(|_| {})),
+            Data::Given(bytes) => bytes.clone(),
+            Data::Made(make) => SharedBytes::made(len, make.clone()),
+        }
+    }
+
+    /// The same, unless they are zeros.
+    fn to_write(&self, len: u64) -> Option<SharedBytes> {
+        let len = usize::try_from(len).ok()?;
+        (!matches!(self, Data::Hole)).then(|| self.bytes(len))
+    }
+}
+
+impl fmt::Debug for Data {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Data::Hole => f.write_str("Hole"),
+            Data::Given(bytes) => bytes.fmt(f),
+            Data::Made(_) => f.write_str("Made"),
+        }
+    }
 }
 
 impl Default for Writer {
@@ -90,7 +128,22 @@ impl Writer {
         ne: &[u64],
         data: impl Into<SharedBytes>,
     ) -> Result<()> {
-        self.push(name.into(), ty, ne, Some(data.into()))
+        self.push(name.into(), ty, ne, Data::Given(data.into()))
+    }
+
+    /// Appends a tensor whose bytes `make` writes, into a slice of zeros, each time when they are needed. The same restriction holds as for
+    /// [`SharedBytes::made`].
+    ///
+    /// # Errors
+    /// As [`Writer::tensor`].
+    pub fn made(
+        &mut self,
+        name: impl Into<String>,
+        ty: GgmlType,
+        ne: &[u64],
+        make: impl Fn(&mut [u8]) + Send + Sync + 'static,
+    ) -> Result<()> {
+        self.push(name.into(), ty, ne, Data::Made(Arc::new(make)))
     }
 
     /// Appends a tensor without data: in files its place is a hole that takes no space on disk and reads as zeros.
@@ -98,10 +151,10 @@ impl Writer {
     /// # Errors
     /// As [`Writer::tensor`].
     pub fn hole(&mut self, name: impl Into<String>, ty: GgmlType, ne: &[u64]) -> Result<()> {
-        self.push(name.into(), ty, ne, None)
+        self.push(name.into(), ty, ne, Data::Hole)
     }
 
-    fn push(&mut self, name: String, ty: GgmlType, ne: &[u64], data: Option<SharedBytes>) -> Result<()> {
+    fn push(&mut self, name: String, ty: GgmlType, ne: &[u64], data: Data) -> Result<()> {
         if name.len() > MAX_NAME || self.tensors.iter().any(|t| t.name == name) {
             return Err(Error::argument("tensor name", format!("{MAX_NAME} bytes at most, used once"), name));
         }
@@ -113,7 +166,7 @@ impl Writer {
         let bytes = tensor_bytes(ty, dims)
             .map_err(|m| Error::argument("extents", "legal ones", format!("{ne:?} of {name}: {m}")))?;
         match &data {
-            Some(data) if data.len() as u64 != bytes => {
+            Data::Given(data) if data.len() as u64 != bytes => {
                 let expected = format!("{bytes} bytes for {ty} {ne:?} of {name}");
                 Err(Error::argument("tensor data", expected, format!("{} bytes", data.len())))
             }
@@ -122,6 +175,17 @@ impl Writer {
                 Ok(())
             }
         }
+    }
+
+    /// The file as it would be read, without making it: data that was given is shared, other data is made when somebody looks at a tensor and
+    /// given back with the last weight of it. `name` stands for a path in error texts.
+    ///
+    /// # Errors
+    /// [`Error::File`] for keys that no reader takes.
+    pub fn to_gguf(&self, name: impl Into<PathBuf>) -> Result<Gguf> {
+        let (front, offsets) = self.part(self.all_keys(), &self.tensors).layout();
+        let data = self.tensors.iter().map(|t| t.data.clone()).collect();
+        Gguf::from_front(name.into(), &front, offsets[offsets.len() - 1], data)
     }
 
     /// The file in memory; holes are filled with zeros.
@@ -252,8 +316,8 @@ impl Part<'_> {
         })?;
         for (tensor, &start) in self.tensors.iter().zip(&offsets) {
             out.resize(start as usize, 0);
-            if let Some(data) = &tensor.data {
-                out.extend_from_slice(data);
+            if let Some(data) = tensor.data.to_write(tensor.bytes) {
+                out.extend_from_slice(&data);
             }
         }
         out.resize(total as usize, 0);
@@ -266,9 +330,9 @@ impl Part<'_> {
             let mut file = File::create(path)?;
             file.write_all(&header)?;
             for (tensor, &start) in self.tensors.iter().zip(&offsets) {
-                if let Some(data) = &tensor.data {
+                if let Some(data) = tensor.data.to_write(tensor.bytes) {
                     file.seek(SeekFrom::Start(start))?;
-                    file.write_all(data)?;
+                    file.write_all(&data)?;
                 }
             }
             file.set_len(offsets[offsets.len() - 1])

@@ -22,6 +22,7 @@ mod graph;
 mod observe;
 mod plan;
 mod report;
+mod synthetic;
 mod weights;
 mod workspace;
 
@@ -33,3 +34,4 @@ pub use graph::{Attention, LoadOptions, Model};
 pub use observe::{Event, Ignore, Observer};
 pub use plan::{Launches, Plan, PlanOptions};
 pub use report::LoadReport;
+pub use synthetic::{Synthetic, Types};

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use super::Config;
 use super::config::IndexerKind;
 use crate::error::{Error, Result};
-use crate::gguf::{Cut, Dims, Gguf, Ledger, LedgerReport, Shard};
+use crate::gguf::{Cut, Dims, Gguf, Ledger, LedgerReport, Shard, Writer};
 use crate::ops::ffn::Ffn;
 use crate::quant::{GgmlType, SharedBytes, Weight, check_supported};
 use crate::tensor::{Device, Matrix, Precision, Tensor};
@@ -60,6 +60,14 @@ pub(super) fn account(gguf: &Gguf, config: &Config, shard: Shard) -> Result<Ledg
         check_supported(t.ty).map_err(|e| Error::tensor(file, &t.name, e.to_string()))?;
     }
     Ok(report)
+}
+
+/// Names and extents of the weights that a model of this config needs, in the order of files.
+pub(super) fn wanted(config: &Config) -> Result<Vec<(String, Dims)>> {
+    let nothing = Writer::new().to_gguf("nothing")?;
+    let mut ledger = Ledger::noting_requests(&nothing);
+    request(&mut ledger, config, Shard::WHOLE)?;
+    Ok(ledger.requests().to_vec())
 }
 
 /// Loads all weights of a file whose ledger is settled; `progress` is told the bytes that are where the model is, and all of them.

@@ -23,7 +23,7 @@ pub(crate) use dequantize::with_block;
 pub use dequantize::{check_supported, dequantize, is_supported};
 pub use ggml_type::GgmlType;
 pub use quantize::quantize;
-pub use weight::{SharedBytes, Weight};
+pub use weight::{Make, SharedBytes, Weight};
 
 /// Levels of the 4-bit quants of IQ4_NL and IQ4_XS.
 pub const IQ4_LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];

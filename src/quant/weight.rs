@@ -2,23 +2,69 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::GgmlType;
 use crate::error::{Error, Result};
 
-/// A range of bytes of a shared owner (a memory map, a buffer). Cloning shares.
+/// A range of bytes of a shared owner (a memory map, a buffer, a recipe for them). Cloning shares.
 #[derive(Clone)]
 pub struct SharedBytes {
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
     range: Range<usize>,
+    /// Whether they are there only once somebody has looked.
+    made: bool,
+}
+
+/// Writes all bytes of a slice of zeros.
+pub type Make = dyn Fn(&mut [u8]) + Send + Sync;
+
+/// Bytes that are made when somebody looks at them first.
+struct Made {
+    len: usize,
+    make: Arc<Make>,
+    bytes: OnceLock<Vec<u8>>,
+}
+
+impl AsRef<[u8]> for Made {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.get_or_init(|| {
+            let mut bytes = vec![0; self.len];
+            (self.make)(&mut bytes);
+            bytes
+        })
+    }
 }
 
 impl SharedBytes {
     /// The whole of `owner`.
     pub fn new(owner: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Self {
         let range = 0..owner.as_ref().as_ref().len();
-        SharedBytes { owner, range }
+        SharedBytes { owner, range, made: false }
+    }
+
+    /// `len` bytes that `make` writes when somebody looks at them first; they are kept until the last that shares them is
+    /// dropped. `make` must not wait for work of the pool of threads that looks: what it waits for may look, too.
+    pub fn made(len: usize, make: Arc<Make>) -> Self {
+        let owner = Arc::new(Made { len, make, bytes: OnceLock::new() });
+        SharedBytes { owner, range: 0..len, made: true }
+    }
+
+    /// How many; does not look at them.
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// Has them made now rather than by who looks first. Bytes that are there already, such as those of a map, are not touched.
+    pub fn ready(&self) {
+        if self.made {
+            _ = self.owner.as_ref().as_ref();
+        }
     }
 
     /// A part of these bytes.
@@ -34,7 +80,7 @@ impl SharedBytes {
             ));
         }
         let start = self.range.start + range.start;
-        Ok(SharedBytes { owner: self.owner.clone(), range: start..start + range.len() })
+        Ok(SharedBytes { owner: self.owner.clone(), range: start..start + range.len(), made: self.made })
     }
 }
 

@@ -45,9 +45,12 @@ impl Matrix {
             return Err(Error::shape("matrix", "slabs, rows and columns", format!("{shape:?}")));
         }
         let storage = match device {
-            Device::Cpu(_) => MatrixStorage::Cpu(weight),
+            Device::Cpu(_) => {
+                weight.bytes().ready();
+                MatrixStorage::Cpu(weight)
+            }
             Device::Cuda(gpu) => {
-                let blocks = gpu.upload("weights", weight.bytes())?;
+                let blocks = gpu.upload_shared("weights", weight.bytes())?;
                 MatrixStorage::Cuda(Arc::new(DeviceWeight { ty: weight.ty(), blocks }))
             }
         };

@@ -63,6 +63,19 @@ fn wrong_usage_of_every_example() {
     usage("generate", &["--gpu", "h200"], &["--plan-only"]);
     usage("generate", &["--plan-only", "--gpu", "h200", "--gpus", "0"], &["--gpus", "from 1 to 64"]);
     failed("generate", &["--plan-only", "--gpu", "h200", "--gpus", "3"], &["cannot be cut into 3 parts"]);
+    for name in ["glm-6", "", "glm-5/3", "glm-5:0"] {
+        usage("bench", &["--synthetic", name], &["--synthetic", "synthetic model"]);
+    }
+    usage(
+        "bench",
+        &["--synthetic", "glm-5", "--model", "x"],
+        &["--synthetic", "cannot be used with", "--model"],
+    );
+    failed("bench", &["--synthetic", "glm-5/16:4"], &["blk.3.ffn_down_exps.weight", "block of 256"]);
+    for name in ["generate", "chat", "perplexity"] {
+        let with = [base(name), vec!["--synthetic", "glm-5"]].concat();
+        usage(name, &with, &["--synthetic", "no tokenizer"]);
+    }
     usage("generate", &["--modle", "x"], &["--modle", "a similar argument exists: '--model'"]);
 }
 

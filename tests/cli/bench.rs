@@ -30,7 +30,7 @@ fn json() {
         let visible: u64 = (d..d + n).map(|position| position + 1).sum();
         assert_eq!(counters["layers"][0]["visible"], 3 * visible);
     }
-    assert_eq!(told["model"], "Nano");
+    assert_eq!((&told["model"], &told["synthetic"]), (&"Nano".into(), &false.into()));
     assert_eq!(told["file_bytes"], 15_930_976);
     assert_eq!((&told["ran"]["cache_type"], &told["ran"]["precision"]), (&"f16".into(), &"exact".into()));
     assert!(told["ran"]["device"].as_str().unwrap().starts_with("cpu (1 thread,"), "{}", told["ran"]);
@@ -52,4 +52,22 @@ fn table() {
     // All lines are of one width.
     let widths: Vec<usize> = table.lines().map(|l| l.chars().count()).collect();
     assert!(widths.iter().all(|w| *w == widths[0]), "{table}");
+}
+
+/// Invented weights are said to be so, and take no file.
+#[test]
+fn synthetic() {
+    let told = run(
+        "bench",
+        &["--synthetic", "glm-5.2/8:1", "-p", "4", "-n", "1", "-r", "1", "--json", "--device", "cpu"],
+    )
+    .json();
+    assert_eq!((&told["model"], &told["synthetic"]), (&"synthetic glm-5.2/8".into(), &true.into()));
+    assert_eq!(told["load_report"]["config"]["n_heads"], 8);
+    assert_eq!(
+        told["load_report"]["ledger"]["taken"]["bytes"],
+        told["load_report"]["ledger"]["total"]["bytes"]
+    );
+    assert!(told["tests"].as_array().unwrap().iter().all(|t| t["mean"].as_f64().unwrap() > 0.0));
+    assert_eq!(told["tests"][0]["counters"]["layers"].as_array().unwrap().len(), 1);
 }

@@ -242,6 +242,11 @@ fn plans_are_told_without_a_gpu() {
         plan["needed"].as_u64() < plan["memory"].as_u64() && plan["launches"]["full"].as_u64() > Some(10),
         "{plan}"
     );
+    let flags = ["--plan-only", "--gpu", "h200", "--gpus", "8", "--synthetic", "glm-5.2", "--json"];
+    let plan = run("generate", &flags).json();
+    let gib = plan["weights"].as_u64().unwrap() >> 30;
+    assert!((50..60).contains(&gib) && plan["context"] == 4096, "{plan}");
+    assert!(plan["launches"]["dense"].is_u64() && plan["launches"]["shared"].is_u64(), "{plan}");
 }
 
 #[test]
