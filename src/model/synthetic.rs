@@ -290,11 +290,14 @@ fn normal(seed: u64, i: u64) -> f32 {
     (sum as f32 / 65_536.0 - 2.0) * 3f32.sqrt()
 }
 
-/// Pools of blocks by type, mean and spread.
+/// Pools of blocks.
 struct Pools {
     seed: u64,
-    made: Mutex<HashMap<(GgmlType, [u32; 2]), Arc<Vec<u8>>>>,
+    made: Mutex<HashMap<Kind, Arc<Vec<u8>>>>,
 }
+
+/// Type, mean and spread; these as their bits.
+type Kind = (GgmlType, [u32; 2]);
 
 /// Blocks of a pool: a prime number, so that rows, and experts, do not repeat with it.
 fn pool_blocks(ty: GgmlType) -> usize {
@@ -342,9 +345,9 @@ impl Pools {
     }
 
     fn pool(&self, ty: GgmlType, values: Values) -> Arc<Vec<u8>> {
-        let key = (ty, [values.mean, values.spread].map(f32::to_bits));
+        let kind: Kind = (ty, [values.mean, values.spread].map(f32::to_bits));
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        made.entry(key).or_insert_with(|| Arc::new(self.new_pool(ty, values))).clone()
+        made.entry(kind).or_insert_with(|| Arc::new(self.new_pool(ty, values))).clone()
     }
 
     fn new_pool(&self, ty: GgmlType, Values { mean, spread }: Values) -> Vec<u8> {
