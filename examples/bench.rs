@@ -2,11 +2,14 @@
 
 mod common;
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use glm5::model::{Batch, Cache, Counters, LogitRows, Model, SeqId};
+use glm5::tensor::{Device, Tensor};
 use serde::Serialize;
 use serde_json::json;
 
@@ -25,8 +28,8 @@ use common::progress;
 #[command(name = "bench", version, allow_negative_numbers = true, after_help = format!(
     "Example: two prompt sizes and decoding, at the beginning and behind 2048 tokens, on two threads:\n  \
      cargo run --release --example bench -- -p 128,512 -n 128 -d 0,2048 --threads 2\n\n\
-     The part of a layer that each of eight GPUs has, of invented weights, behind 32k keys:\n  \
-     cargo run --release --features cuda --example bench -- --synthetic glm-5.2/8:4 -d 32768\n\n{EXIT_CODES}"
+     A layer with experts as each of eight GPUs has it, of invented weights, behind 32k keys:\n  \
+     cargo run --release --features cuda --example bench -- --synthetic glm-5/8 --layers 3..4 -d 32768\n\n{EXIT_CODES}"
 ))]
 struct Args {
     #[command(flatten)]
@@ -110,12 +113,19 @@ fn run(args: Args) -> Result<()> {
 
     let ran = HowItRan::new(&model, cache.ty(), context);
     let name = model.config().name.clone().unwrap_or_else(|| "unnamed".into());
-    let size = format!("{:.1} MiB", opened.gguf.file_bytes() as f64 / f64::from(1 << 20));
+    let (shown, bytes) = match model.report().slice {
+        Some(slice) => (format!("{name} {slice}"), model.report().ledger.taken.bytes),
+        None => (name.clone(), opened.gguf.file_bytes()),
+    };
+    let size = format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+    let takes_rows = args.model.slice().is_some_and(|slice| !slice.embedding);
+    let mut rows = takes_rows.then(|| Rows::new(&model));
     let mut measured = Vec::new();
     for test in tests {
         let spinner = progress::spinner(test.name.clone());
         let m = common::install(&on.device, || {
-            let mut bench = Bench { model: &mut model, cache: &mut cache, seq, tokens: &tokens };
+            let (tokens, rows) = (&tokens, rows.as_mut());
+            let mut bench = Bench { model: &mut model, cache: &mut cache, seq, tokens, rows };
             bench.measure(test, args.repetitions)
         });
         spinner.finish_and_clear();
@@ -124,7 +134,7 @@ fn run(args: Args) -> Result<()> {
             if measured.is_empty() {
                 common::show(&table_head())?;
             }
-            common::show(&table_row(&name, &size, &ran, &m))?;
+            common::show(&table_row(&shown, &size, &ran, &m))?;
         }
         measured.push(m);
     }
@@ -186,11 +196,50 @@ fn arbitrary_tokens(n: usize, vocab: usize) -> Vec<u32> {
     (0..n).map(|_| next()).collect()
 }
 
+/// Tokens that one step fills the cache with, in a slice without an embedding.
+const FILL: usize = 512;
+/// Rows that take turns where one is decoded, so that not always the same experts have work.
+const TURNS: usize = 64;
+
+/// What a slice without an embedding takes: rows of random numbers of standard deviation 1, where the model is, by their number.
+struct Rows {
+    device: Device,
+    hidden: usize,
+    by_number: HashMap<usize, Vec<Tensor>>,
+}
+
+impl Rows {
+    fn new(model: &Model) -> Self {
+        let (device, hidden) = (model.device().clone(), model.config().hidden_size);
+        Rows { device, hidden, by_number: HashMap::new() }
+    }
+
+    /// Has `n` rows there; in turns, if it is one.
+    fn prepare(&mut self, n: usize) -> glm5::Result<()> {
+        let turns = if n == 1 { TURNS } else { 1 };
+        if n > 0 && !self.by_number.contains_key(&n) {
+            let (values, device) = (arbitrary_values(turns * n * self.hidden), &self.device);
+            let parts = values.chunks(n * self.hidden);
+            let tensors = parts.map(|part| Tensor::from_vec(device, n, self.hidden, part.to_vec()));
+            self.by_number.insert(n, tensors.collect::<glm5::Result<_>>()?);
+        }
+        Ok(())
+    }
+}
+
+/// Uniform ones of standard deviation 1, the same in every run.
+fn arbitrary_values(n: usize) -> Vec<f32> {
+    let uniform = |bits: u32| (bits as f32 / 32_768.0 - 1.0) * 3f32.sqrt();
+    arbitrary_tokens(n, 65_536).into_iter().map(uniform).collect()
+}
+
 struct Bench<'a> {
     model: &'a mut Model,
     cache: &'a mut Cache,
     seq: SeqId,
     tokens: &'a [u32],
+    /// In place of tokens.
+    rows: Option<&'a mut Rows>,
 }
 
 impl Bench<'_> {
@@ -198,8 +247,10 @@ impl Bench<'_> {
         let have = self.cache.len(self.seq)?;
         self.cache.truncate(self.seq, have.min(test.depth))?;
         if have < test.depth {
-            let fill = &self.tokens[have..test.depth];
-            self.model.forward(&Batch::one(self.seq, fill, LogitRows::None), self.cache)?;
+            self.fill(have..test.depth)?;
+        }
+        if let Some(rows) = &mut self.rows {
+            rows.prepare(if test.kind == Kind::Decode { 1 } else { test.tokens })?;
         }
         self.once(&test)?;
         self.model.counters_mut().reset();
@@ -211,17 +262,38 @@ impl Bench<'_> {
         Ok(Measured { test, samples, mean, sd, counters: self.model.counters().clone() })
     }
 
+    /// Brings the sequence to a depth.
+    fn fill(&mut self, new: Range<usize>) -> glm5::Result<()> {
+        // Rows are as many tensors as there are numbers of them.
+        let piece = if self.rows.is_some() { FILL } else { new.len() };
+        for start in new.clone().step_by(piece) {
+            let tokens = &self.tokens[start..new.end.min(start + piece)];
+            let batch = Batch::one(self.seq, tokens, LogitRows::None);
+            match &mut self.rows {
+                Some(rows) => {
+                    rows.prepare(tokens.len())?;
+                    let given = &rows.by_number[&tokens.len()][0];
+                    self.model.forward_hidden(&batch, given, self.cache)?;
+                }
+                None => {
+                    self.model.forward(&batch, self.cache)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Computes the test's tokens and takes them out of the cache again.
     fn once(&mut self, test: &Test) -> glm5::Result<Duration> {
         let tokens = &self.tokens[test.depth..test.depth + test.tokens];
         let start = Instant::now();
         match test.kind {
             Kind::Prompt => {
-                self.logits(tokens)?;
+                self.append(tokens, 0)?;
             }
             Kind::Decode => {
-                for token in tokens.chunks(1) {
-                    self.logits(token)?;
+                for (i, token) in tokens.chunks(1).enumerate() {
+                    self.append(token, i)?;
                 }
             }
         }
@@ -230,10 +302,17 @@ impl Bench<'_> {
         Ok(time)
     }
 
-    /// Appends tokens, and has the logits of the next one in host memory, as who samples from them must: a GPU is done then.
-    fn logits(&mut self, tokens: &[u32]) -> glm5::Result<()> {
+    /// Appends tokens, and has what comes of the last one in host memory, as who samples from its logits must: a GPU is done then.
+    fn append(&mut self, tokens: &[u32], turn: usize) -> glm5::Result<()> {
         let batch = Batch::one(self.seq, tokens, LogitRows::Last);
-        self.model.forward(&batch, self.cache)?.host().map(drop)
+        let out = match &self.rows {
+            Some(rows) => {
+                let turns = &rows.by_number[&tokens.len()];
+                self.model.forward_hidden(&batch, &turns[turn % turns.len()], self.cache)?
+            }
+            None => self.model.forward(&batch, self.cache)?,
+        };
+        out.host().map(drop)
     }
 }
 

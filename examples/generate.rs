@@ -98,7 +98,7 @@ fn run(args: Args) -> Result<()> {
         false => args.sampling.over_greedy()?,
     };
     let limit = opened.config.context_length;
-    if args.model.synthetic.is_some() && args.plan.plan_only {
+    if args.plan.plan_only && opened.tokenizer().is_err() {
         // There is no prompt to go by.
         return plan_only(&args, &opened, args::context(args.context, DEFAULT_CONTEXT, limit)?);
     }

@@ -17,6 +17,7 @@ pub use ragged::RaggedRows;
 pub use tiles::{ActivationFormat, DeviceTiles, GemmScratch, QuantizedTiles, RoundedRows, TILE_TOKENS};
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use half::{bf16, f16};
 
@@ -246,6 +247,33 @@ impl<T: Element> Tensor<T> {
             _ => return elsewhere("tensor", &other.device),
         }
         self.rows += other.rows;
+        Ok(())
+    }
+
+    /// Copies rows of another tensor of the same width over those from `to` on.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if widths differ or rows are not there, [`Error::Unsupported`] if devices differ: nothing is changed then. [`Error::Driver`]
+    /// of a GPU.
+    pub fn copy_rows(&mut self, to: usize, other: &Self, rows: Range<usize>) -> Result<()> {
+        let fits = |start: usize, n: usize, of: usize| start.checked_add(n).is_some_and(|end| end <= of);
+        let n = rows.len();
+        if other.cols != self.cols
+            || rows.end > other.rows
+            || rows.start > rows.end
+            || !fits(to, n, self.rows)
+        {
+            let want = format!("rows within {:?}, to rows within {:?}", other.shape(), self.shape());
+            return Err(Error::shape("copy of rows", want, format!("{rows:?}, to {to}")));
+        }
+        let (to, from) = (to * self.cols, rows.start * self.cols..rows.end * self.cols);
+        match (&mut self.storage, &other.storage) {
+            (Storage::Cpu(own), Storage::Cpu(other)) => {
+                own[to..to + from.len()].copy_from_slice(&other[from])
+            }
+            (Storage::Cuda(own), Storage::Cuda(other)) => own.copy_from(to, other, from)?,
+            _ => return elsewhere("tensor", &other.device),
+        }
         Ok(())
     }
 

@@ -34,4 +34,5 @@ suites::norm::norm_properties!(crate::devices, 48);
 suites::post_a::post_a_properties!(crate::devices, 48);
 suites::rope::rope_properties!(crate::devices, 96);
 suites::router::router_properties!(crate::devices, 64);
+suites::slices::slices_properties!(crate::devices);
 suites::tensor::tensor_properties!(crate::devices, 1);

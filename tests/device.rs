@@ -78,6 +78,7 @@ mod device {
     crate::suites::roofs::roofs_properties!(crate::device::devices, 256);
     crate::suites::rope::rope_properties!(crate::device::devices, 256);
     crate::suites::router::router_properties!(crate::device::devices, 256);
+    crate::suites::slices::slices_properties!(crate::device::devices);
     crate::suites::tensor::tensor_properties!(crate::device::devices, 1);
 
     /// Whatever this machine has, the answer is a device or one line that says why there is none.

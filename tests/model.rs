@@ -18,6 +18,8 @@ mod ledger;
 mod pieces;
 #[path = "model/plan.rs"]
 mod plan;
+#[path = "model/slices.rs"]
+mod slices;
 #[path = "model/sparse.rs"]
 mod sparse;
 #[path = "suites/synthetic.rs"]

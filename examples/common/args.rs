@@ -1,10 +1,11 @@
 //! Arguments that several examples take.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, StringValueParser, TypedValueParser};
 use glm5::gguf::{Gguf, Metadata};
-use glm5::model::{Attention, LoadOptions, Synthetic};
+use glm5::model::{Attention, LoadOptions, Slice, Synthetic};
 use glm5::tensor::{CacheType, Device, DeviceChoice, Precision};
 use glm5::text::SamplingParams;
 
@@ -33,6 +34,15 @@ pub fn between(least: usize, most: usize) -> impl Fn(&str) -> Result<usize, Stri
 /// Texts of at least one character.
 pub fn some_text(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("expected at least one character".into()) } else { Ok(text.into()) }
+}
+
+/// `A..B` or `N`.
+fn layers(text: &str) -> Result<Range<usize>, String> {
+    let (first, end) = text.split_once("..").unwrap_or(("0", text));
+    match (first.parse(), end.parse()) {
+        (Ok(first), Ok(end)) if first < end => Ok(first..end),
+        _ => Err("expected layers A..B with A below B, or N for 0..N".into()),
+    }
 }
 
 fn precision() -> impl TypedValueParser<Value = Precision> {
@@ -80,6 +90,18 @@ pub struct ModelArgs {
     #[arg(long, value_name = "NAME", value_parser = Synthetic::named, conflicts_with = "model")]
     pub synthetic: Option<Synthetic>,
 
+    /// Only layers A up to B, B not included, counted from 0; N for 0..N. The first must have an indexer of its own.
+    #[arg(long, value_name = "A..B", value_parser = layers)]
+    layers: Option<Range<usize>>,
+
+    /// Leave the embedding out: the layers take rows in place of tokens, in `bench` random ones of standard deviation 1.
+    #[arg(long, requires = "layers")]
+    no_embedding: bool,
+
+    /// Leave final norm and head out: the layers give rows in place of logits.
+    #[arg(long, requires = "layers")]
+    no_head: bool,
+
     /// Where to run: `auto` is a GPU that this build has kernels for, or else the CPU; `cpu`; `cuda`, or `cuda:1` for the second GPU.
     #[arg(long, value_name = "DEVICE", value_parser = device(), default_value = "auto")]
     pub device: DeviceChoice,
@@ -115,6 +137,12 @@ impl ModelArgs {
         }
     }
 
+    /// The part of the model, if not all of it.
+    pub fn slice(&self) -> Option<Slice> {
+        let layers = self.layers.clone()?;
+        Some(Slice { embedding: !self.no_embedding, head: !self.no_head, ..Slice::layers(layers) })
+    }
+
     /// The device, and how a model runs on it. Says so on standard error where that was not asked for.
     pub fn run_on(&self) -> Result<RunOn> {
         self.run_on_or_plan(false)
@@ -133,6 +161,7 @@ impl ModelArgs {
             options: LoadOptions {
                 precision: self.precision.unwrap_or(precision),
                 attention,
+                slice: self.slice(),
                 ..LoadOptions::default()
             },
             cache_type: self.cache_type.unwrap_or(cache_type),

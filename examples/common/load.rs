@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use glm5::gguf::Gguf;
-use glm5::model::{Config, Model};
+use glm5::model::{Config, Model, Slice};
 use glm5::text::Tokenizer;
 
 use super::args::{ModelArgs, RunOn};
@@ -13,9 +13,11 @@ use super::progress;
 /// A file whose headers have been read: enough to tokenize and to check what is asked for.
 pub struct Opened {
     pub gguf: Gguf,
+    /// Of the layers that are to be loaded.
     pub config: Config,
     /// Of synthetic models none.
     tokenizer: Option<Tokenizer>,
+    slice: Option<Slice>,
     time: Duration,
 }
 
@@ -24,16 +26,33 @@ impl Opened {
         let start = Instant::now();
         let gguf = args.open()?;
         // The config first: a file of another model is refused as such, not for its tokenizer.
-        let config = Config::from_gguf(&gguf)?;
+        let mut config = Config::from_gguf(&gguf)?;
+        let slice = args.slice();
+        if let Some(slice) = slice {
+            config = match config.slice(slice) {
+                Err(glm5::Error::Argument { expected, got, .. }) => {
+                    return usage(format!("--layers: expected {expected}, got {got}"));
+                }
+                sliced => sliced?,
+            };
+        }
         let tokenizer = match &args.synthetic {
             Some(_) => None,
             None => Some(Tokenizer::from_gguf(&gguf)?),
         };
-        Ok(Opened { gguf, config, tokenizer, time: start.elapsed() })
+        Ok(Opened { gguf, config, tokenizer, slice, time: start.elapsed() })
     }
 
-    /// The file's tokenizer, without which there are no texts.
+    /// The file's tokenizer, unless the model takes or gives no texts.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
+        if let Some(Slice { embedding, head, .. }) = self.slice
+            && !(embedding && head)
+        {
+            let flag = if embedding { "--no-head" } else { "--no-embedding" };
+            return usage(format!(
+                "{flag}: texts take embedding and head; without, layers are for bench and --plan-only"
+            ));
+        }
         match &self.tokenizer {
             Some(tokenizer) => Ok(tokenizer),
             None => usage(

@@ -13,7 +13,7 @@ use super::graph::{Attention, Model};
 use super::observe::Observer;
 use crate::cuda::Graph;
 use crate::error::{Error, Result};
-use crate::tensor::{PAGE_ROWS, RaggedRows};
+use crate::tensor::{PAGE_ROWS, RaggedRows, Tensor};
 
 /// Most rows of such a step.
 const MOST: usize = 64;
@@ -67,10 +67,11 @@ impl Model {
                 .all(|s| s.tokens.len() == 1 && !matches!(s.logits, LogitRows::None | LogitRows::From(1..)))
     }
 
-    /// Such a step. `cache` has room for it.
+    /// Such a step, of tokens or of `given` rows. `cache` has room for it.
     pub(super) fn decode(
         &mut self,
         batch: &Batch<'_>,
+        given: Option<&Tensor>,
         cache: &mut Cache,
         observer: &mut dyn Observer,
     ) -> Result<()> {
@@ -99,10 +100,10 @@ impl Model {
         let padded = pushed.and_then(|()| {
             (n..rows).try_for_each(|i| ws.push(&[0], i % PAGE_ROWS, &[cache.spare_page()], |_| true))
         });
-        let done = padded.and_then(|()| self.decode_rows(cache, observer, sparse, step));
+        let done = padded.and_then(|()| self.decode_rows(given, cache, observer, sparse, step));
         if done.is_ok() {
             self.counters.count(&self.config, &self.workspace.rows, n, sparse);
-            self.counters.logits += n as u64;
+            self.count_logits(n);
         }
         mem::swap(&mut self.workspace.rows, &mut step.rows);
         cache.recorded = recorded;
@@ -112,6 +113,7 @@ impl Model {
     /// The rows in the workspace: by the graph of such steps, or one by one, and recorded for the next time.
     fn decode_rows(
         &mut self,
+        given: Option<&Tensor>,
         cache: &mut Cache,
         observer: &mut dyn Observer,
         sparse: bool,
@@ -123,6 +125,12 @@ impl Model {
             model.workspace.upload_tokens()
         })?;
         self.workspace.rows.upload(&self.device)?;
+        if let Some(given) = given {
+            // Padding has the first ones again, of which there are more than that: what the last step left would grow and grow.
+            let (n, x) = (given.rows(), &mut self.workspace.x);
+            x.copy_rows(0, given, 0..n)?;
+            x.copy_rows(n, given, 0..x.rows() - n)?;
+        }
         let records = self.options.graphs && !observer.wants_events();
         if let Some(graph) = step.graph.as_mut().filter(|_| records && self.memory == memory) {
             graph.launch()?;

@@ -9,18 +9,20 @@ use super::counters::Counters;
 use super::decode::MemoryId;
 use super::observe::{Event, Ignore, Observer};
 use super::report::LoadReport;
+use super::slice::Slice;
 use super::weights::{self, Indexer, Layer, LayerFfn, Weights};
 use super::workspace::Workspace;
 use crate::cuda::Gpu;
 use crate::error::{Error, Result};
-use crate::gguf::Gguf;
+use crate::gguf::{Gguf, Shard};
+use crate::ops;
 use crate::ops::dsa_indexer::indexer_select;
 use crate::ops::embedding::embedding_of;
 use crate::ops::ffn::ffn_from;
 use crate::ops::linear::{
     InputForms, LinearInput, Rotated, Rounded, head_linear_from, head_linear_into, linear_from,
 };
-use crate::ops::logits::logits_of;
+use crate::ops::logits::{chosen_rows, logits_of};
 use crate::ops::mla_attention::{MlaOptions, mla_attention_with};
 use crate::ops::moe::{self, MoeOptions, moe_from};
 use crate::ops::norm::rms_norm_into;
@@ -52,11 +54,18 @@ pub struct LoadOptions {
     pub attention: Attention,
     /// Whether a GPU records the steps that decode one token of each sequence, as graphs, and replays them. The bits are the same without.
     pub graphs: bool,
+    /// Some of the layers alone, for tests and benches on a part of a model; otherwise all of it.
+    pub slice: Option<Slice>,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        LoadOptions { precision: Precision::default(), attention: Attention::default(), graphs: true }
+        LoadOptions {
+            precision: Precision::default(),
+            attention: Attention::default(),
+            graphs: true,
+            slice: None,
+        }
     }
 }
 
@@ -87,18 +96,20 @@ impl Model {
     /// file, and while a weight is repacked into tiles the GPU holds its blocks, too.
     ///
     /// # Errors
-    /// As [`Model::open`].
+    /// As [`Model::open`]; those of [`Config::slice`].
     pub fn load(
         gguf: &Gguf,
         device: &Device,
         options: &LoadOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self> {
-        let report = LoadReport::new(gguf)?;
+        let report = LoadReport::for_slice(gguf, options.slice, Shard::WHOLE)?;
         let config = report.config.clone();
-        let weights = weights::load(gguf, &config, device, options.precision, progress)?;
+        let whole = Config::from_gguf(gguf)?;
+        let slice = options.slice.unwrap_or(Slice::whole(&whole));
+        let weights = weights::load(gguf, &whole, slice, device, options.precision, progress)?;
         Ok(Model {
-            workspace: Workspace::new(&config, device)?,
+            workspace: Workspace::new(&config, slice.head, device)?,
             memory: MemoryId::new(),
             counters: Counters::new(config.n_layers),
             config,
@@ -111,7 +122,7 @@ impl Model {
 
     /// Gives the memory of the workspace back.
     pub(super) fn forget_workspace(&mut self) -> Result<()> {
-        self.workspace = Workspace::new(&self.config, &self.device)?;
+        self.workspace = Workspace::new(&self.config, self.weights.output.is_some(), &self.device)?;
         self.memory = MemoryId::new();
         Ok(())
     }
@@ -157,13 +168,13 @@ impl Model {
     }
 
     /// Appends the tokens of a batch to their sequences and returns the wanted logits, `[rows, vocab]`, in the order of
-    /// the batch. How sequences are cut into batches, and what else a batch holds,
+    /// the batch; of a [`Slice`] without a head the same rows of the residual stream behind its last layer, `[rows, hidden]`. How sequences are cut into batches, and what else a batch holds,
     /// changes results only by f32 rounding; under [`Precision::Fast`] by more, since an activation may go to the other of
     /// two int8 steps.
     ///
     /// # Errors
-    /// [`Error::Argument`] for an empty batch, empty, unknown or repeated sequences, unknown tokens; [`Error::Capacity`] if
-    /// cache or context are too small. Sequences are unchanged after an error.
+    /// [`Error::Argument`] for an empty batch, empty, unknown or repeated sequences, unknown tokens, and of a [`Slice`] without an embedding;
+    /// [`Error::Capacity`] if cache or context are too small. Sequences are unchanged after an error.
     pub fn forward(&mut self, batch: &Batch<'_>, cache: &mut Cache) -> Result<&Tensor> {
         self.forward_observed(batch, cache, &mut Ignore)
     }
@@ -178,12 +189,61 @@ impl Model {
         cache: &mut Cache,
         observer: &mut dyn Observer,
     ) -> Result<&Tensor> {
+        if self.weights.token_embd.is_none() {
+            return Err(Error::argument("input", "rows, for a slice without an embedding", "tokens"));
+        }
+        self.run(batch, None, cache, observer)
+    }
+
+    /// As [`Model::forward`], of a [`Slice`] without an embedding: `hidden` `[tokens of the batch, hidden]` is the residual stream in front of its
+    /// first layer, on the model's device, in the order of the batch. Tokens are counted and not looked at.
+    ///
+    /// # Errors
+    /// As [`Model::forward`]; [`Error::Argument`] if there is an embedding, [`Error::Shape`] or [`Error::Unsupported`] for rows of another number or
+    /// width, or elsewhere.
+    pub fn forward_hidden(
+        &mut self,
+        batch: &Batch<'_>,
+        hidden: &Tensor,
+        cache: &mut Cache,
+    ) -> Result<&Tensor> {
+        self.forward_hidden_observed(batch, hidden, cache, &mut Ignore)
+    }
+
+    /// As [`Model::forward_hidden`], showing intermediate results to `observer`.
+    ///
+    /// # Errors
+    /// As [`Model::forward_hidden`].
+    pub fn forward_hidden_observed(
+        &mut self,
+        batch: &Batch<'_>,
+        hidden: &Tensor,
+        cache: &mut Cache,
+        observer: &mut dyn Observer,
+    ) -> Result<&Tensor> {
+        if self.weights.token_embd.is_some() {
+            return Err(Error::argument("input", "tokens, for a model with an embedding", "rows"));
+        }
+        let n = batch.sequences().iter().map(|s| s.tokens.len()).sum();
+        ops::expect("forward", "hidden", hidden, n, self.config.hidden_size)?;
+        ops::on_one_device("forward", &[&self.device, hidden.device()])?;
+        self.run(batch, Some(hidden), cache, observer)
+    }
+
+    /// A pass, of tokens or of `given` rows.
+    fn run(
+        &mut self,
+        batch: &Batch<'_>,
+        given: Option<&Tensor>,
+        cache: &mut Cache,
+        observer: &mut dyn Observer,
+    ) -> Result<&Tensor> {
         self.check(batch, cache)?;
         let sequences = batch.sequences();
         cache.reserve(sequences.iter().map(|s| (s.seq, s.tokens.len())))?;
         let done = match self.decodes(batch) {
-            true => self.decode(batch, cache, observer),
-            false => self.steps(batch, cache, observer),
+            true => self.decode(batch, given, cache, observer),
+            false => self.steps(batch, given, cache, observer),
         };
         for s in sequences {
             match &done {
@@ -211,7 +271,10 @@ impl Model {
         if !cache.fits(&self.config) {
             return Err(Error::argument("cache", "one made by this model", "one of other layers"));
         }
-        let vocab = self.config.vocab_size;
+        let vocab = match self.weights.token_embd {
+            Some(_) => self.config.vocab_size,
+            None => usize::MAX, // nobody looks
+        };
         if batch.sequences().is_empty() || batch.sequences().iter().any(|s| s.tokens.is_empty()) {
             return Err(Error::argument("batch", "at least one token of each sequence", "none"));
         }
@@ -222,7 +285,15 @@ impl Model {
     }
 
     /// Runs the batch in steps of at most [`STEP_TOKENS`] rows.
-    fn steps(&mut self, batch: &Batch<'_>, cache: &mut Cache, observer: &mut dyn Observer) -> Result<()> {
+    fn steps(
+        &mut self,
+        batch: &Batch<'_>,
+        given: Option<&Tensor>,
+        cache: &mut Cache,
+        observer: &mut dyn Observer,
+    ) -> Result<()> {
+        // The first row of the step, of those that were given.
+        let mut first = 0;
         self.workspace.all_logits.resize(0)?;
         self.workspace.begin(cache.capacity());
         for s in batch.sequences() {
@@ -230,7 +301,8 @@ impl Model {
             let mut at = 0;
             while at < s.tokens.len() {
                 if self.workspace.tokens.len() == STEP_TOKENS {
-                    self.step(cache, observer)?;
+                    self.step(given.map(|rows| (rows, first)), cache, observer)?;
+                    first += self.workspace.tokens.len();
                     self.workspace.begin(cache.capacity());
                 }
                 let (pages, len) = cache.table(s.seq)?;
@@ -239,20 +311,36 @@ impl Model {
                 at = end;
             }
         }
-        self.step(cache, observer)
+        self.step(given.map(|rows| (rows, first)), cache, observer)
     }
 
-    /// A step of the rows in the workspace.
-    fn step(&mut self, cache: &mut Cache, observer: &mut dyn Observer) -> Result<()> {
+    /// A step of the rows in the workspace; their input may be given, from a row on.
+    fn step(
+        &mut self,
+        given: Option<(&Tensor, usize)>,
+        cache: &mut Cache,
+        observer: &mut dyn Observer,
+    ) -> Result<()> {
         let sparse = self.selects();
         self.noting_moves(|model| {
             model.workspace.resize(cache.capacity())?;
             model.workspace.upload(&model.device)?;
+            if let Some((rows, first)) = given {
+                let m = model.workspace.tokens.len();
+                model.workspace.x.copy_rows(0, rows, first..first + m)?;
+            }
             model.layers(cache, observer, sparse)
         })?;
         self.counters.count(&self.config, &self.workspace.rows, self.workspace.tokens.len(), sparse);
-        self.counters.logits += self.workspace.wanted.len() as u64;
+        self.count_logits(self.workspace.wanted.len());
         Ok(())
+    }
+
+    /// Counts rows of logits, if that is what comes out.
+    pub(super) fn count_logits(&mut self, rows: usize) {
+        if self.weights.output.is_some() {
+            self.counters.logits += rows as u64;
+        }
     }
 
     /// Whether rows of the workspace see more keys than are selected.
@@ -261,7 +349,8 @@ impl Model {
             && self.workspace.rows.max_visible() > self.config.index_topk
     }
 
-    /// All layers for the rows in the workspace, which has room for them, and whose copies are where the model is.
+    /// All layers for the rows in the workspace, which has room for them, and whose copies are where the model is. Without an embedding their input
+    /// is there.
     pub(super) fn layers(
         &mut self,
         cache: &mut Cache,
@@ -271,7 +360,9 @@ impl Model {
         let Model { config: c, weights, workspace: ws, options, .. } = self;
         let precision = options.precision;
         let eps = c.rms_norm_eps;
-        embedding_of(&weights.token_embd, &ws.tokens_there, &mut ws.x)?;
+        if let Some(table) = &weights.token_embd {
+            embedding_of(table, &ws.tokens_there, &mut ws.x)?;
+        }
         observer.see(Event::Embedding(&ws.x));
         rope_angles(c.rope_theta, &ws.rows, &mut ws.angles)?;
         // What comes behind each layer: a norm, and what its output is rounded for. The head takes some of its rows.
@@ -319,17 +410,20 @@ impl Model {
             rms_norm_into(&mut ws.x, Some(&ws.r), norm_after, eps, &mut ws.h, rounded_after)?;
             observer.see(Event::Layer { layer: i, x: &ws.x });
         }
-        observer.see(Event::Final(ws.h.values()));
+        if weights.output.is_some() {
+            observer.see(Event::Final(ws.h.values()));
+        }
 
         if ws.wanted.is_empty() {
             return Ok(());
         }
-        let (head, rows) = (&weights.output, &ws.wanted_there);
-        if ws.all_logits.rows() == 0 {
-            return logits_of(head, ws.h.values(), rows, &mut ws.gathered, &mut ws.all_logits, precision);
+        let (rows, first) = (&ws.wanted_there, ws.all_logits.rows() == 0);
+        let out = if first { &mut ws.all_logits } else { &mut ws.logits };
+        match &weights.output {
+            Some(head) => logits_of(head, ws.h.values(), rows, &mut ws.gathered, out, precision)?,
+            None => chosen_rows(&ws.x, rows, out)?,
         }
-        logits_of(head, ws.h.values(), rows, &mut ws.gathered, &mut ws.logits, precision)?;
-        ws.all_logits.append(&ws.logits)
+        if first { Ok(()) } else { ws.all_logits.append(&ws.logits) }
     }
 }
 

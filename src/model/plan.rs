@@ -5,14 +5,16 @@ use std::fmt;
 use serde::Serialize;
 
 use super::batch::{Batch, LogitRows};
+use super::cache::{Cache, SeqId};
 use super::config::IndexerKind;
 use super::graph::{LoadOptions, Model};
-use super::observe::{Event, Observer};
+use super::observe::{Event, Ignore, Observer};
 use super::report::LoadReport;
+use super::slice::Slice;
 use crate::cuda::{Gpu, Properties, planned};
 use crate::error::{Error, Result};
 use crate::gguf::{Gguf, Shard};
-use crate::tensor::{CacheType, Device, PAGE_ROWS};
+use crate::tensor::{CacheType, Device, PAGE_ROWS, Tensor};
 
 /// Taken by the driver, for code, for graphs and for what lies between allocations: assumed, not counted.
 const RESERVE: u64 = 1 << 30;
@@ -37,6 +39,8 @@ pub struct Plan {
     pub gpu: String,
     /// How many there are.
     pub gpus: usize,
+    /// The part of the model, if not all of it.
+    pub slice: Option<Slice>,
     /// Its memory.
     pub memory: u64,
     /// Weights. Of several GPUs, what each has, without the padding of tiles.
@@ -89,7 +93,7 @@ impl Plan {
         if gpus == 0 {
             return Err(Error::argument("GPUs", "1 or more", gpus));
         }
-        let report = LoadReport::for_shard(gguf, Shard::new(0, gpus)?)?;
+        let report = LoadReport::for_slice(gguf, load.slice, Shard::new(0, gpus)?)?;
         let most = report.config.context_length;
         if context == 0 || context > most {
             return Err(Error::argument("context", format!("1 to {most} tokens"), context));
@@ -120,6 +124,7 @@ impl Plan {
         Ok(Plan {
             gpu: gpu.to_string(),
             gpus,
+            slice: load.slice,
             memory: gpu.memory,
             weights,
             loading,
@@ -183,9 +188,9 @@ impl Run {
         cache.reserve([(seq, context - 1 - new)].into_iter())?;
         cache.commit(seq, context - 1 - new);
         if new > 0 {
-            model.forward(&Batch::one(seq, &vec![0; new], LogitRows::Last), &mut cache)?;
+            pass(model, seq, new, &mut cache, &mut Ignore)?;
         }
-        model.forward(&Batch::one(seq, &[0], LogitRows::Last), &mut cache)?;
+        pass(model, seq, 1, &mut cache, &mut Ignore)?;
         let earlier = |label: &str| loaded.iter().find(|(l, _)| *l == label).map_or(0, |(_, bytes)| *bytes);
         let grown = gpu.held().into_iter().filter(|(label, _)| *label != "cache");
         let mut by_label: Vec<_> = grown.map(|(label, bytes)| (label, bytes - earlier(label))).collect();
@@ -196,6 +201,25 @@ impl Run {
 
     fn workspaces(&self) -> u64 {
         self.by_label.iter().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+/// A pass of `n` tokens, or of as many rows of a slice without an embedding.
+fn pass(
+    model: &mut Model,
+    seq: SeqId,
+    n: usize,
+    cache: &mut Cache,
+    observer: &mut dyn Observer,
+) -> Result<()> {
+    let tokens = vec![0; n];
+    let batch = Batch::one(seq, &tokens, LogitRows::Last);
+    match model.options().slice {
+        Some(Slice { embedding: false, .. }) => {
+            let rows = Tensor::zeros(model.device(), n, model.config().hidden_size)?;
+            model.forward_hidden_observed(&batch, &rows, cache, observer).map(drop)
+        }
+        _ => model.forward_observed(&batch, cache, observer).map(drop),
     }
 }
 
@@ -233,7 +257,7 @@ fn launches(model: &mut Model, gpu: &Gpu, ty: CacheType) -> Result<Launches> {
         cache.commit(seq, visible - 1);
         let before = issued(gpu);
         let mut seen = PerLayer { gpu, at: before, layers: Vec::new() };
-        model.forward_observed(&Batch::one(seq, &[0], LogitRows::Last), &mut cache, &mut seen)?;
+        pass(model, seq, 1, &mut cache, &mut seen)?;
         Ok((seen.layers, issued(gpu) - before))
     };
     let past = (config.index_topk + 1).min(config.context_length);
@@ -257,6 +281,9 @@ impl fmt::Display for Plan {
         let gib = |bytes: u64| format!("{:9.3} GiB", bytes as f64 / f64::from(1u32 << 30));
         let of = if self.gpus > 1 { format!(", each of {}", self.gpus) } else { String::new() };
         writeln!(f, "plan for {}{of}", self.gpu)?;
+        if let Some(slice) = self.slice {
+            writeln!(f, "  layers     {slice}")?;
+        }
         writeln!(f, "  weights    {} ({} while loading)", gib(self.weights), gib(self.loading).trim_start())?;
         let (context, ty) = (self.context, self.cache_type);
         writeln!(

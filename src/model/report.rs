@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::config::{Config, IndexerKind};
+use super::slice::Slice;
 use super::weights;
 use crate::error::Result;
 use crate::gguf::{Gguf, LedgerReport, Shard};
@@ -21,6 +22,10 @@ pub struct LoadReport {
     pub file_bytes: u64,
     /// Which member of the family the file is, in words.
     pub variant: String,
+    /// Trunk layers of the file.
+    pub file_layers: usize,
+    /// What of it is loaded, if not all. Then all that follows is about these layers.
+    pub slice: Option<Slice>,
     /// `F` or `S` for each trunk layer: indexer of its own, or shared.
     pub indexer_pattern: String,
     /// Bytes per token of all caches, by cache type.
@@ -56,14 +61,26 @@ impl LoadReport {
     /// # Errors
     /// As [`LoadReport::new`]; [`crate::Error::File`] naming the first tensor that cannot be cut, and why.
     pub fn for_shard(gguf: &Gguf, shard: Shard) -> Result<Self> {
-        let config = Config::from_gguf(gguf)?;
-        let ledger = weights::account(gguf, &config, shard)?;
+        Self::for_slice(gguf, None, shard)
+    }
+
+    /// As [`LoadReport::for_shard`], of a slice of the model.
+    ///
+    /// # Errors
+    /// As [`LoadReport::for_shard`] and [`Config::slice`].
+    pub fn for_slice(gguf: &Gguf, slice: Option<Slice>, shard: Shard) -> Result<Self> {
+        let whole = Config::from_gguf(gguf)?;
+        let loaded = slice.unwrap_or(Slice::whole(&whole));
+        let config = whole.slice(loaded)?;
+        let ledger = weights::account(gguf, &whole, loaded, shard)?;
         let letter = |k: &IndexerKind| if *k == IndexerKind::Full { 'F' } else { 'S' };
         Ok(LoadReport {
             file: gguf.path().to_owned(),
             files: gguf.shards().len(),
             file_bytes: gguf.file_bytes(),
-            variant: variant(&config),
+            variant: variant(&whole),
+            file_layers: whole.n_layers,
+            slice,
             indexer_pattern: config.indexers.iter().map(letter).collect(),
             cache_bytes_per_token: CacheBytes {
                 f32: config.cache_bytes_per_token(size_of::<f32>()),
@@ -97,8 +114,11 @@ impl fmt::Display for LoadReport {
         writeln!(
             f,
             "  {} trunk + {} nextn layers, hidden {}, vocab {}, context {}, rope base {}",
-            c.n_layers, c.n_nextn_layers, c.hidden_size, c.vocab_size, c.context_length, c.rope_theta
+            self.file_layers, c.n_nextn_layers, c.hidden_size, c.vocab_size, c.context_length, c.rope_theta
         )?;
+        if let Some(slice) = self.slice {
+            writeln!(f, "  of these layers {slice}")?;
+        }
         writeln!(
             f,
             "  {} heads, latent {} + {}, {} experts ({} used, {} shared), {} dense layers",

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-use super::Config;
 use super::config::IndexerKind;
+use super::{Config, Slice};
 use crate::error::{Error, Result};
 use crate::gguf::{Cut, Dims, Gguf, Ledger, LedgerReport, Shard, Writer};
 use crate::ops::ffn::Ffn;
@@ -13,9 +13,12 @@ use crate::tensor::{Device, Matrix, Precision, Tensor};
 
 /// All weights on a device.
 pub(super) struct Weights {
-    pub token_embd: Matrix,
+    /// Of a slice without one, none.
+    pub token_embd: Option<Matrix>,
+    /// Behind the last layer. Of a slice without a head ones: nobody looks at what comes of it.
     pub output_norm: Tensor,
-    pub output: Matrix,
+    /// The head.
+    pub output: Option<Matrix>,
     pub layers: Vec<Layer>,
 }
 
@@ -48,11 +51,11 @@ pub(super) enum LayerFfn {
     Moe { router: Matrix, bias: Tensor, experts: Ffn, shared: Option<Ffn> },
 }
 
-/// Settles the ledger of a file for rank `shard`: everything that the model needs is there, in types that can be computed
+/// Settles the ledger of a file for a slice and rank `shard`: everything that the model needs is there, in types that can be computed
 /// with and cut for the rank; everything there is needed or idle for a reason.
-pub(super) fn account(gguf: &Gguf, config: &Config, shard: Shard) -> Result<LedgerReport> {
+pub(super) fn account(gguf: &Gguf, config: &Config, slice: Slice, shard: Shard) -> Result<LedgerReport> {
     let mut ledger = Ledger::accounts_only(gguf);
-    request(&mut ledger, config, shard)?;
+    request(&mut ledger, config, slice, shard)?;
     let report = ledger.finish()?;
     let idle: HashSet<&str> = report.idle.iter().flat_map(|g| &g.names).map(String::as_str).collect();
     for t in gguf.tensors().iter().filter(|t| !idle.contains(t.name.as_str())) {
@@ -66,37 +69,41 @@ pub(super) fn account(gguf: &Gguf, config: &Config, shard: Shard) -> Result<Ledg
 pub(super) fn wanted(config: &Config) -> Result<Vec<(String, Dims)>> {
     let nothing = Writer::new().to_gguf("nothing")?;
     let mut ledger = Ledger::noting_requests(&nothing);
-    request(&mut ledger, config, Shard::WHOLE)?;
+    request(&mut ledger, config, Slice::whole(config), Shard::WHOLE)?;
     Ok(ledger.requests().to_vec())
 }
 
-/// Loads all weights of a file whose ledger is settled; `progress` is told the bytes that are where the model is, and all of them.
+/// Loads the weights of a slice of a file whose ledger is settled; `progress` is told the bytes that are where the model is, and all of them.
 pub(super) fn load<'a>(
     gguf: &Gguf,
     config: &Config,
+    slice: Slice,
     device: &'a Device,
     precision: Precision,
     progress: &'a mut dyn FnMut(u64, u64),
 ) -> Result<Weights> {
     let mut ledger = Ledger::new(gguf);
-    let raw = request(&mut ledger, config, Shard::WHOLE)?;
+    let raw = request(&mut ledger, config, slice, Shard::WHOLE)?;
     let total = ledger.finish()?.taken.bytes;
     progress(0, total);
     let progress = RefCell::new(Progress { done: 0, total, tell: progress });
     let upload = Upload { device, fast: precision == Precision::Fast, progress };
     Ok(Weights {
-        token_embd: upload.blocks(raw.token_embd)?,
-        output_norm: upload.vector(raw.output_norm)?,
+        token_embd: raw.token_embd.map(|w| upload.blocks(w)).transpose()?,
+        output_norm: match raw.output_norm {
+            Some(w) => upload.vector(w)?,
+            None => Tensor::from_vec(device, 1, config.hidden_size, vec![1.0; config.hidden_size])?,
+        },
         layers: raw.layers.into_iter().map(|layer| upload.layer(layer)).collect::<Result<_>>()?,
-        output: upload.matrix(raw.output)?,
+        output: raw.output.map(|w| upload.matrix(w)).transpose()?,
     })
 }
 
 /// As in [`Weights`], still in the file.
 struct RawWeights {
-    token_embd: Weight,
-    output_norm: Weight,
-    output: Weight,
+    token_embd: Option<Weight>,
+    output_norm: Option<Weight>,
+    output: Option<Weight>,
     layers: Vec<RawLayer>,
 }
 
@@ -129,18 +136,37 @@ enum RawFfn {
     Moe { router: Weight, bias: Weight, experts: RawGlu, shared: Option<RawGlu> },
 }
 
-/// Requests everything. Cuts for several ranks: heads by rows, slabs or columns, feed-forward widths by rows and columns,
+/// Requests everything of a slice of the model of this config. Cuts for several ranks: heads by rows, slabs or columns, feed-forward widths by rows and columns,
 /// the vocabulary by rows; what all ranks need is whole on each.
-fn request(ledger: &mut Ledger<'_>, config: &Config, shard: Shard) -> Result<RawWeights> {
+fn request(ledger: &mut Ledger<'_>, config: &Config, slice: Slice, shard: Shard) -> Result<RawWeights> {
     let (hidden, vocab) = (config.hidden_size, config.vocab_size);
     let mut take = Take { ledger, config, shard };
-    let token_embd = take.matrix("token_embd.weight", vocab, hidden, Cut::None)?;
-    let output_norm = take.vector("output_norm.weight", hidden)?;
-    let rows = Cut::Rows { unit: 1 };
-    let tied = take.ledger.take_optional("output.weight", Dims::matrix(vocab, hidden), rows, shard)?;
     // Without a head of its own the embedding serves as one.
-    let output = tied.unwrap_or_else(|| token_embd.clone());
-    let layers = (0..config.n_layers).map(|i| take.layer(i)).collect::<Result<_>>()?;
+    let tied = slice.head && !take.ledger.has("output.weight");
+    let table = match slice.embedding || tied {
+        true => Some(take.matrix("token_embd.weight", vocab, hidden, Cut::None)?),
+        false => None,
+    };
+    let (mut output_norm, mut output) = (None, None);
+    if slice.head {
+        output_norm = Some(take.vector("output_norm.weight", hidden)?);
+        let rows = Cut::Rows { unit: 1 };
+        let own = take.ledger.take_optional("output.weight", Dims::matrix(vocab, hidden), rows, shard)?;
+        output = own.or_else(|| table.clone());
+    }
+    let layers = slice.range().map(|i| take.layer(i)).collect::<Result<_>>()?;
+    for i in (0..config.n_layers).filter(|i| !slice.range().contains(i)) {
+        let prefix = format!("blk.{i}.");
+        let reason = format!("layers that are not in the slice {}..{}", slice.first, slice.end);
+        ledger.idle_where(&reason, |t| t.name.starts_with(&prefix));
+    }
+    if !slice.embedding {
+        ledger.idle_where("embedding, not in the slice", |t| t.name == "token_embd.weight");
+    }
+    if !slice.head {
+        let of_head = |name: &str| matches!(name, "output_norm.weight" | "output.weight");
+        ledger.idle_where("head, not in the slice", |t| of_head(&t.name));
+    }
     for i in config.n_layers..config.n_layers + config.n_nextn_layers {
         let prefix = format!("blk.{i}.");
         ledger.idle_where("MTP block, not part of the trunk", |t| t.name.starts_with(&prefix));
@@ -151,6 +177,7 @@ fn request(ledger: &mut Ledger<'_>, config: &Config, shard: Shard) -> Result<Raw
             ledger.idle_where("indexer copied into a layer that shares one", |t| t.name.starts_with(&prefix));
         }
     }
+    let token_embd = table.filter(|_| slice.embedding);
     Ok(RawWeights { token_embd, output_norm, output, layers })
 }
 

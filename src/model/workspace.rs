@@ -62,12 +62,13 @@ pub(super) struct Workspace {
     pub ffn: FfnScratch,
     pub gathered: LinearInput,
     pub logits: Tensor,
-    /// Logits of all steps of a batch.
+    /// Logits of all steps of a batch; without a head rows of `x`.
     pub all_logits: Tensor,
 }
 
 impl Workspace {
-    pub fn new(c: &Config, device: &Device) -> Result<Self> {
+    pub fn new(c: &Config, head: bool, device: &Device) -> Result<Self> {
+        let outputs = if head { c.vocab_size } else { c.hidden_size };
         let tensor = |cols| Tensor::zeros(device, 0, cols);
         let input = |cols| LinearInput::new(device, cols);
         let on_gpu = device.as_gpu().is_some();
@@ -112,8 +113,8 @@ impl Workspace {
             moe: if on_gpu { Some(MoeScratch::new(device)?) } else { None },
             ffn: FfnScratch::new(device, c.intermediate_size)?,
             gathered: input(c.hidden_size)?,
-            logits: tensor(c.vocab_size)?,
-            all_logits: tensor(c.vocab_size)?,
+            logits: tensor(outputs)?,
+            all_logits: tensor(outputs)?,
         })
     }
 

@@ -63,6 +63,22 @@ fn wrong_usage_of_every_example() {
     usage("generate", &["--gpu", "h200"], &["--plan-only"]);
     usage("generate", &["--plan-only", "--gpu", "h200", "--gpus", "0"], &["--gpus", "from 1 to 64"]);
     failed("generate", &["--plan-only", "--gpu", "h200", "--gpus", "3"], &["cannot be cut into 3 parts"]);
+    for layers in ["", "..", "1..", "..3", "x", "-1", "3..3", "4..2", "0", "1...3", "1..2..3", "1..1e3"] {
+        usage("bench", &["--layers", layers], &["--layers", "A..B with A below B"]);
+    }
+    for layers in ["5", "0..5", "4..6", "0..18446744073709551615"] {
+        usage("bench", &["--layers", layers], &["--layers", "up to 0..4", ".."]);
+    }
+    let shared = repository("models/nano-shared-ud.gguf");
+    let begins_in = ["--model", &shared, "--layers", "3..4"];
+    usage("bench", &begins_in, &["--layers", "such as 1,", "layer 3 shares the selection of layer 1"]);
+    usage("generate", &["--no-head"], &["--layers"]);
+    usage("bench", &["--no-embedding"], &["--layers"]);
+    for name in ["generate", "chat", "perplexity"] {
+        for flag in ["--no-head", "--no-embedding"] {
+            usage(name, &[base(name), vec!["--layers", "1..3", flag]].concat(), &[flag, "--plan-only"]);
+        }
+    }
     for name in ["glm-6", "", "glm-5/3", "glm-5:0"] {
         usage("bench", &["--synthetic", name], &["--synthetic", "synthetic model"]);
     }

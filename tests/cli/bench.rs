@@ -71,3 +71,39 @@ fn synthetic() {
     assert!(told["tests"].as_array().unwrap().iter().all(|t| t["mean"].as_f64().unwrap() > 0.0));
     assert_eq!(told["tests"][0]["counters"]["layers"].as_array().unwrap().len(), 1);
 }
+
+/// Some of the layers, with and without what is around them, and behind tokens that fill the cache.
+#[test]
+fn slices() {
+    let args = ["-p", "16", "-n", "3", "-d", "0,600", "-r", "1", "--device", "cpu"];
+    for (flags, name, size, [embedding, head]) in [
+        (&["--layers", "1..3"][..], "Nano 1..3", "7.5 MiB", [true, true]),
+        (&["--layers", "2", "--no-head"], "Nano 0..2 without head", "4.9 MiB", [true, false]),
+        (
+            &["--layers", "1..3", "--no-head", "--no-embedding"],
+            "Nano 1..3 without embedding and head",
+            "6.1 MiB",
+            [false, false],
+        ),
+    ] {
+        let told = run("bench", &[&args[..], flags, &["--json"]].concat()).json();
+        let report = &told["load_report"];
+        assert_eq!(
+            (&report["slice"]["embedding"], &report["slice"]["head"]),
+            (&embedding.into(), &head.into())
+        );
+        assert_eq!((&report["config"]["n_layers"], &report["file_layers"]), (&2.into(), &4.into()));
+        for test in told["tests"].as_array().unwrap() {
+            let counters = &test["counters"];
+            assert_eq!(counters["layers"].as_array().unwrap().len(), 2);
+            assert_eq!(counters["tokens"], test["tokens"]);
+            assert_eq!(counters["logits"].as_u64().unwrap() > 0, head);
+            let seen = counters["layers"][1]["visible"].as_u64().unwrap();
+            let (n, d) = (test["tokens"].as_u64().unwrap(), test["depth"].as_u64().unwrap());
+            assert_eq!(seen, (d..d + n).map(|position| position + 1).sum::<u64>());
+        }
+        let table = run("bench", &[&args[..], flags].concat()).ok();
+        let row: Vec<&str> = table.lines().nth(2).unwrap().split('|').map(str::trim).collect();
+        assert_eq!((row[1], row[2]), (name, size), "{table}");
+    }
+}

@@ -242,11 +242,29 @@ fn plans_are_told_without_a_gpu() {
         plan["needed"].as_u64() < plan["memory"].as_u64() && plan["launches"]["full"].as_u64() > Some(10),
         "{plan}"
     );
+    let told =
+        run("generate", &["--plan-only", "--gpu", "h200", "--layers", "1..3", "--no-head", "--no-embedding"])
+            .ok();
+    assert!(
+        told.contains("layers     1..3 without embedding and head") && told.contains("for 4096 tokens"),
+        "{told}"
+    );
     let flags = ["--plan-only", "--gpu", "h200", "--gpus", "8", "--synthetic", "glm-5.2", "--json"];
     let plan = run("generate", &flags).json();
     let gib = plan["weights"].as_u64().unwrap() >> 30;
     assert!((50..60).contains(&gib) && plan["context"] == 4096, "{plan}");
     assert!(plan["launches"]["dense"].is_u64() && plan["launches"]["shared"].is_u64(), "{plan}");
+}
+
+/// Fewer layers write another text, and say which they are.
+#[test]
+fn slices_write_texts() {
+    let run = run("generate", &["-n", "4", "-v", "--layers", "3"]);
+    assert!(
+        run.stderr.contains("of these layers 0..3") && run.stderr.contains("not in the slice 0..3"),
+        "{run:?}"
+    );
+    assert!(run.code == Some(0) && run.stdout.starts_with("Call me Ishmael."), "{run:?}");
 }
 
 #[test]

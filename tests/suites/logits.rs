@@ -1,9 +1,9 @@
 //! Output head on chosen rows.
 
 use glm5::ops::linear::LinearInput;
-use glm5::ops::logits::{logits, reference};
+use glm5::ops::logits::{chosen_rows, logits, reference};
 use glm5::quant::GgmlType;
-use glm5::tensor::{Device, Precision};
+use glm5::tensor::{Device, Precision, Tensor};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
@@ -60,10 +60,17 @@ pub fn chosen_rows_are_the_reference(devices: &[Device], c: Case) -> TestCaseRes
         logits(&w, &x, &c.rows, &mut gathered, &mut y, Precision::Exact)?;
         Ok(host(&y))
     })?;
+    let themselves = on_each(devices, |d| {
+        let rows = Tensor::from_vec(d, c.rows.len(), 1, c.rows.clone())?;
+        let mut y = poisoned(d, 9, c.hidden);
+        chosen_rows(&tensor(d, c.hidden, &x), &rows, &mut y)?;
+        Ok(host(&y))
+    })?;
     let w = values(&w);
     let want = reference::logits(&w, &x, &c.rows, c.vocab, c.hidden).unwrap();
     let chosen: Vec<f32> =
         c.rows.iter().flat_map(|r| &x[*r as usize * c.hidden..][..c.hidden]).copied().collect();
+    prop_assert_eq!(themselves, chosen.clone());
     let magnitudes = magnitudes(&w, &chosen, c.hidden);
     close("logits", &got, &want, |i| sum_slack(c.hidden, magnitudes[i]))
 }
@@ -83,5 +90,15 @@ pub fn refuses_what_does_not_fit(devices: &[Device]) {
         ("x", logits(&w, &wide, &[0], &mut wide_gathered, &mut y, exact)),
         ("a stack", logits(&stack, &x, &[0], &mut gathered, &mut y, exact)),
     ]);
+    let rows = Tensor::from_vec(d, 1, 1, vec![0]).unwrap();
+    let two = Tensor::from_vec(d, 1, 2, vec![0, 0]).unwrap();
+    refused(vec![
+        ("y of chosen rows", chosen_rows(&x, &rows, &mut y)),
+        ("pairs of rows", chosen_rows(&tensor(d, 6, &[1.0; 12]), &two, &mut y)),
+    ]);
+    if let Device::Cpu(_) = d {
+        let beyond = Tensor::from_vec(d, 1, 1, vec![2]).unwrap();
+        refused(vec![("a row beyond", chosen_rows(&tensor(d, 6, &[1.0; 12]), &beyond, &mut y))]);
+    }
     assert!([y, narrow].iter().all(untouched), "a refused call wrote something");
 }

@@ -84,4 +84,5 @@ pub mod roofs;
 pub mod rope;
 pub mod router;
 pub mod sequences;
+pub mod slices;
 pub mod tensor;

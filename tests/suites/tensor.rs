@@ -9,7 +9,7 @@ use super::inputs::{host, tensor};
 macro_rules! tensor_properties {
     ($devices:path, $cases:expr) => {
         $crate::suites::properties! { tensor, $devices, $cases; ;
-        values_come_back, growing_keeps_values_and_adds_zeros, other_values_take_their_place, pages_are_copied,
+        values_come_back, growing_keeps_values_and_adds_zeros, other_values_take_their_place, rows_are_copied, pages_are_copied,
         caches_go_to_other_devices, mixtures_are_refused }
     };
 }
@@ -90,6 +90,23 @@ pub fn other_values_take_their_place(devices: &[Device]) {
     }
 }
 
+pub fn rows_are_copied(devices: &[Device]) {
+    for d in devices {
+        let from: Vec<f32> = (0..15).map(|i| i as f32).collect();
+        let (mut t, from) = (tensor(d, 3, &[-1.0; 12]), tensor(d, 3, &from));
+        t.copy_rows(1, &from, 3..5).unwrap();
+        t.copy_rows(4, &from, 2..2).unwrap();
+        let want = [-1.0, -1.0, -1.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, -1.0, -1.0, -1.0];
+        assert_eq!(host(&t), want);
+        #[allow(clippy::reversed_empty_ranges)]
+        for (to, rows) in [(0, 4..6), (3, 0..2), (5, 0..0), (usize::MAX, 0..1), (0, 3..2)] {
+            assert!(t.copy_rows(to, &from, rows.clone()).is_err(), "{rows:?} to {to}");
+        }
+        assert!(t.copy_rows(0, &tensor(d, 4, &[0.0; 4]), 0..1).is_err());
+        assert_eq!((t.shape(), host(&t)), ([4, 3], want.to_vec()));
+    }
+}
+
 /// A page copied is a page of zeros here; the suite of caches copies what was written.
 pub fn pages_are_copied(devices: &[Device]) {
     for d in devices {
@@ -116,6 +133,7 @@ pub fn mixtures_are_refused(devices: &[Device]) {
                 assert!(here.cpu().is_err() && here.cpu_mut().is_err() && matrix.cpu().is_err());
                 assert!(matrix.cuda().unwrap().blocks.to_vec(0..8).unwrap() == [0; 8]);
                 assert!(here.append(&there).unwrap_err().to_string().contains("cpu"));
+                assert!(here.copy_rows(0, &there, 0..1).unwrap_err().to_string().contains("cpu"));
             }
         }
         assert_eq!(host(&here), [1.0, 2.0]);

@@ -48,6 +48,7 @@ mod emu {
     crate::suites::roofs::roofs_properties!(crate::emu::devices, 24);
     crate::suites::rope::rope_properties!(crate::emu::devices, 24);
     crate::suites::router::router_properties!(crate::emu::devices, 24);
+    crate::suites::slices::slices_properties!(crate::emu::devices);
     crate::suites::tensor::tensor_properties!(crate::emu::devices, 1);
 
     /// Kernels and formats that only GPUs with the shared memory of an H200 have.

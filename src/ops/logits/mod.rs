@@ -48,23 +48,46 @@ pub fn logits_of(
         "logits",
         &[x.device(), rows.device(), w.device(), gathered.values().device(), y.device()],
     )?;
+    if let Device::Cpu(_) = x.device() {
+        expect_rows(x, rows.cpu()?)?;
+    }
+    gathered.resize_to_overwrite(n)?;
+    y.resize_to_overwrite(n)?;
+    gather(x, rows, gathered.values_mut())?;
+    linear_from(&[w], gathered, &mut [y], &mut [], precision)
+}
+
+/// `y[i] = x[rows[i]]`: those that [`logits_of`] applies the head to, themselves. `x` `[m, k]`, `rows` `[n, 1]`; `y` (`k` wide) is resized to `n`.
+///
+/// # Errors
+/// As [`logits_of`].
+pub fn chosen_rows(x: &Tensor, rows: &Tensor<u32>, y: &mut Tensor) -> Result<()> {
+    let n = rows.rows();
+    expect("chosen rows", "rows", rows, n, 1)?;
+    if y.cols() != x.cols() {
+        return Err(Error::shape("chosen rows", format!("room for rows of {}", x.cols()), y.cols()));
+    }
+    on_one_device("chosen rows", &[x.device(), rows.device(), y.device()])?;
+    if let Device::Cpu(_) = x.device() {
+        expect_rows(x, rows.cpu()?)?;
+    }
+    y.resize_to_overwrite(n)?;
+    gather(x, rows, y)
+}
+
+/// To `y`, which has the size; a GPU alone looks whether rows exist.
+fn gather(x: &Tensor, rows: &Tensor<u32>, y: &mut Tensor) -> Result<()> {
+    let k = x.cols();
     match x.device() {
         Device::Cpu(_) => {
-            expect_rows(x, rows.cpu()?)?;
-            gathered.resize(n)?;
-            y.resize(n)?;
             let x = x.cpu()?;
-            for (to, r) in gathered.values_mut().cpu_mut()?.chunks_exact_mut(k).zip(rows.cpu()?) {
+            for (to, r) in y.cpu_mut()?.chunks_exact_mut(k).zip(rows.cpu()?) {
                 to.copy_from_slice(&x[*r as usize * k..][..k]);
             }
+            Ok(())
         }
-        Device::Cuda(_) => {
-            gathered.resize_to_overwrite(n)?;
-            y.resize_to_overwrite(n)?;
-            cuda::dequantize::gather(x, rows.cuda()?, n, gathered.values_mut().cuda_mut()?)?;
-        }
+        Device::Cuda(_) => cuda::dequantize::gather(x, rows.cuda()?, rows.rows(), y.cuda_mut()?),
     }
-    linear_from(&[w], gathered, &mut [y], &mut [], precision)
 }
 
 fn expect_rows(x: &Tensor, rows: &[u32]) -> Result<()> {
