@@ -44,7 +44,7 @@ impl Dims {
     }
 
     /// The same without trailing ones, as files give them: `ne0` first.
-    pub fn ne(self) -> Vec<u64> {
+    pub fn extents(self) -> Vec<u64> {
         without_ones(&self.dims()).to_vec()
     }
 

@@ -147,7 +147,7 @@ impl Synthetic {
         for (i, (name, dims)) in weights::wanted(&self.config)?.into_iter().enumerate() {
             let (ty, values) = self.contents(&name, dims.cols, dims.rows);
             let (pools, place) = (pools.clone(), random(self.seed ^ PLACES, i as u64));
-            writer.made(name, ty, &dims.ne(), move |bytes| pools.fill(ty, values, place, bytes))?;
+            writer.made(name, ty, &dims.extents(), move |bytes| pools.fill(ty, values, place, bytes))?;
         }
         Ok(writer)
     }

@@ -48,7 +48,11 @@ pub fn any_writer() -> impl Strategy<Value = (Writer, Vec<Value>, Vec<Tensor>)> 
             let mut writer = Writer::new().version(version).alignment(align).unwrap();
             values.iter().enumerate().for_each(|(i, v)| writer.key(format!("key.{i}"), v.clone()));
             for (i, t) in tensors.iter().enumerate() {
-                writer.tensor(format!("tensor.{i}"), t.ty, &t.ne, t.data.clone()).unwrap();
+                let (name, data) = (format!("tensor.{i}"), t.data.clone());
+                match i % 2 {
+                    0 => writer.tensor(name, t.ty, &t.ne, data).unwrap(),
+                    _ => writer.made(name, t.ty, &t.ne, move |bytes| bytes.copy_from_slice(&data)).unwrap(),
+                }
             }
             (writer, values, tensors)
         },
@@ -85,6 +89,17 @@ proptest! {
     }
 
     #[test]
+    fn a_file_need_not_exist((writer, values, tensors) in any_writer()) {
+        let read = Gguf::from_bytes("memory", writer.to_bytes().unwrap().into()).unwrap();
+        let gguf = writer.to_gguf("memory").unwrap();
+        check(&gguf, &values, &tensors)?;
+        prop_assert_eq!(gguf.tensors(), read.tensors());
+        prop_assert_eq!((gguf.file_bytes(), gguf.tensor_bytes(), gguf.path()), (read.file_bytes(), read.tensor_bytes(), read.path()));
+        let of = |gguf: &Gguf| (gguf.shards()[0].version(), gguf.shards()[0].alignment(), gguf.shards()[0].n_tensors());
+        prop_assert_eq!(of(&gguf), of(&read));
+    }
+
+    #[test]
     fn a_split_changes_nothing((writer, values, tensors) in any_writer(), cuts in vec(0usize..6, 0..4)) {
         let mut ends: Vec<_> = cuts.iter().map(|c| c % (tensors.len() + 1)).collect();
         ends.push(tensors.len());
@@ -111,6 +126,14 @@ fn a_hole_reads_as_zeros_in_memory_and_on_disk() {
     let gguf = Gguf::open(path).unwrap();
     let data = |name| gguf.data(gguf.tensor(name).unwrap()).unwrap().to_vec();
     assert_eq!((data("a"), data("b"), data("c")), (vec![1, 2, 3], vec![0; 136], vec![9]));
+    let never_written = writer.to_gguf("holes").unwrap();
+    assert_eq!(never_written.data(&never_written.tensors()[1]).unwrap()[..], [0; 136]);
+    // A tensor of another file is none of this one.
+    assert!(
+        never_written
+            .data(&glm5::gguf::TensorInfo { offset: u64::MAX, ..gguf.tensors()[0].clone() })
+            .is_err()
+    );
 }
 
 #[test]
@@ -130,5 +153,7 @@ fn the_writer_refuses_tensors_that_no_reader_takes() {
     refused(w.split_to_bytes("s", &[2]).map(|_| ()), "hold 1 tensors");
     refused(w.split_to_bytes("s", &[]).map(|_| ()), "hold 1 tensors");
     assert!(matches!(Writer::new().alignment(24), Err(Error::Argument { .. })));
+    w.key("", 1u32);
+    assert!(matches!(w.to_gguf("x"), Err(Error::File { .. })));
     assert!(matches!(w.write("no/such/directory/x.gguf"), Err(Error::Io { .. })));
 }

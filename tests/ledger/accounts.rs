@@ -173,3 +173,28 @@ fn four_extents_never_fit() {
     ledger.take("t", Dims::stack(4, 3, 2), Cut::None, WHOLE).unwrap();
     assert!(text(ledger).contains("expected [2, 3, 4], found [2, 3, 4, 2]"));
 }
+
+/// What is asked for is known, in order, whatever there is of it.
+#[test]
+fn requests_can_be_noted() {
+    let gguf = gguf();
+    let mut ledger = Ledger::noting_requests(&gguf);
+    ledger.take("a.weight", Dims::vector(6), Cut::None, WHOLE).unwrap();
+    ledger.take("c.weight", Dims::stack(4, 2, 256), Cut::Slabs, Shard::new(1, 2).unwrap()).unwrap();
+    ledger.take("d.bias", Dims::vector(5), Cut::None, WHOLE).unwrap();
+    ledger.take("e.weight", Dims::matrix(3, 2), Cut::None, WHOLE).unwrap();
+    assert!(ledger.take_optional("f.weight", Dims::stack(2, 1, 1), Cut::None, WHOLE).unwrap().is_none());
+    let ne: Vec<(&str, Vec<u64>)> =
+        ledger.requests().iter().map(|(name, dims)| (&**name, dims.extents())).collect();
+    let expected: [(&str, &[u64]); 5] = [
+        ("a.weight", &[6]),
+        ("c.weight", &[256, 2, 4]),
+        ("d.bias", &[5]),
+        ("e.weight", &[2, 3]),
+        ("f.weight", &[1, 1, 2]),
+    ];
+    assert_eq!(ne, expected.map(|(name, ne)| (name, ne.to_vec())));
+    let mut ledger = Ledger::new(&gguf);
+    take_all(&mut ledger, &[]);
+    assert!(ledger.requests().is_empty());
+}
