@@ -104,9 +104,9 @@ fn run(args: Args) -> Result<()> {
         return usage(format!("{} takes {} tokens, the model's context is {limit}", t.name, takes(t)));
     }
     let on = args.model.run_on()?;
-    let loaded = opened.load(&args.model, &on)?;
-    let mut model = loaded.model;
     let context = tests.iter().map(takes).max().unwrap_or(1);
+    let loaded = opened.load(&args.model, &on, context)?;
+    let mut model = loaded.model;
     let mut cache = model.new_cache(context, on.cache_type)?;
     let seq = cache.new_sequence();
     let tokens = arbitrary_tokens(context, model.config().vocab_size);

@@ -84,7 +84,7 @@ fn run(args: Args) -> Result<()> {
     let sampler = Sampler::new(args.sampling.over_file(opened.gguf.metadata())?)?;
     let context = args::context(args.context, DEFAULT_CONTEXT, opened.config.context_length)?;
     let on = args.model.run_on()?;
-    let loaded = opened.load(&args.model, &on)?;
+    let loaded = opened.load(&args.model, &on, context)?;
     let load_time = loaded.time;
     let mut chat = Chat {
         session: Session::new(loaded.model, context, on.cache_type)?,

@@ -118,13 +118,7 @@ fn run(args: Args) -> Result<()> {
     }
 
     let on = args.model.run_on()?;
-    if let Some(plan) = args.plan.plan(&opened.gguf, &on, context)? {
-        if args.model.verbose {
-            eprintln!("{plan}");
-        }
-        plan.expect_fits()?;
-    }
-    let loaded = opened.load(&args.model, &on)?;
+    let loaded = opened.load(&args.model, &on, context)?;
     let mut session = Session::new(loaded.model, context, on.cache_type)?;
     let mut sampler = Sampler::new(params.clone())?;
     let request =
@@ -157,10 +151,10 @@ fn run(args: Args) -> Result<()> {
 /// Tells what a run with so many tokens would take.
 fn plan_only(args: &Args, opened: &Opened, context: usize) -> Result<()> {
     let on = args.model.run_on_or_plan(args.plan.for_a_gpu())?;
-    match args.plan.plan(&opened.gguf, &on, context)? {
-        Some(plan) if args.json => Ok(common::show_json(&json!(plan))?),
-        Some(plan) => Ok(common::show(&format!("{plan}\n"))?),
-        None => Ok(()), // not with --plan-only
+    let plan = args.plan.plan(&opened.gguf, &on, context)?;
+    match args.json {
+        true => Ok(common::show_json(&json!(plan))?),
+        false => Ok(common::show(&format!("{plan}\n"))?),
     }
 }
 

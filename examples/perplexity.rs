@@ -67,7 +67,7 @@ fn run(args: Args) -> Result<()> {
     let chunks = args.chunks.unwrap_or(available).min(available);
 
     let on = args.model.run_on()?;
-    let loaded = opened.load(&args.model, &on)?;
+    let loaded = opened.load(&args.model, &on, n)?;
     let mut model = loaded.model;
     let mut cache = model.new_cache(n, on.cache_type)?;
     let seq = cache.new_sequence();

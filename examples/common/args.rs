@@ -119,6 +119,10 @@ pub struct ModelArgs {
     #[arg(long)]
     pub dense: bool,
 
+    /// Tokens of a prompt computed at a time, 1 to 65536 [default: 512; GPUs: as many as fit, at most 2048].
+    #[arg(long, value_name = "N", value_parser = between(1, 65_536))]
+    step_tokens: Option<usize>,
+
     /// Element type of the caches [default: f32; GPUs: bf16].
     #[arg(long, value_name = "TYPE", value_parser = cache_type())]
     cache_type: Option<CacheType>,
@@ -161,6 +165,7 @@ impl ModelArgs {
             options: LoadOptions {
                 precision: self.precision.unwrap_or(precision),
                 attention,
+                step_tokens: self.step_tokens,
                 slice: self.slice(),
                 ..LoadOptions::default()
             },

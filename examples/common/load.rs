@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use glm5::gguf::Gguf;
-use glm5::model::{Config, Model, Slice};
+use glm5::model::{Config, Model, Plan, PlanOptions, Slice};
 use glm5::text::Tokenizer;
 
 use super::args::{ModelArgs, RunOn};
@@ -61,15 +61,26 @@ impl Opened {
         }
     }
 
-    /// Loads the weights.
-    pub fn load(&self, args: &ModelArgs, on: &RunOn) -> Result<Loaded> {
+    /// Loads the weights, for a cache of `context` tokens. On a GPU that is planned before: what does not fit is refused before memory is taken, and
+    /// steps have as many tokens as fit.
+    pub fn load(&self, args: &ModelArgs, on: &RunOn, context: usize) -> Result<Loaded> {
         let start = Instant::now();
+        let mut options = on.options;
+        if let Some(gpu) = on.device.as_gpu() {
+            let planned = PlanOptions { load: options, cache_type: on.cache_type, context, gpus: 1 };
+            let plan = Plan::new(&self.gguf, gpu.properties(), &planned)?;
+            if args.verbose {
+                eprintln!("{plan}");
+            }
+            plan.expect_fits()?;
+            options.step_tokens = Some(plan.step_tokens);
+        }
         let bar = progress::bytes("load");
         let mut progress = |done: u64, total: u64| {
             bar.set_length(total);
             bar.set_position(done);
         };
-        let model = Model::load(&self.gguf, &on.device, &on.options, &mut progress);
+        let model = Model::load(&self.gguf, &on.device, &options, &mut progress);
         bar.finish_and_clear();
         let model = model?;
         if args.verbose {

@@ -25,8 +25,8 @@ pub struct PlanArgs {
 }
 
 impl PlanArgs {
-    /// The plan of a run, if there is a GPU or one was named.
-    pub fn plan(&self, gguf: &Gguf, on: &RunOn, context: usize) -> Result<Option<Plan>> {
+    /// The plan of a run on the GPU that was named, or that there is.
+    pub fn plan(&self, gguf: &Gguf, on: &RunOn, context: usize) -> Result<Plan> {
         let properties = match &self.gpu {
             Some(name) => match Properties::by_name(name) {
                 Some(known) => known,
@@ -36,17 +36,16 @@ impl PlanArgs {
             },
             None => match on.device.gpu() {
                 Ok(gpu) => gpu.properties().clone(),
-                Err(_) if self.plan_only => {
+                Err(_) => {
                     return usage(format!(
                         "--plan-only: no GPU here; name one with --gpu ({})",
                         Properties::KNOWN.join(", ")
                     ));
                 }
-                Err(_) => return Ok(None),
             },
         };
         let options = PlanOptions { load: on.options, cache_type: on.cache_type, context, gpus: self.gpus };
-        Ok(Some(Plan::new(gguf, &properties, &options)?))
+        Ok(Plan::new(gguf, &properties, &options)?)
     }
 
     /// Whether the run is of a GPU that was named, and so with what a GPU takes by default.

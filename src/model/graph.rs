@@ -31,8 +31,12 @@ use crate::ops::rope::rope_angles;
 use crate::ops::router::router;
 use crate::tensor::{CacheType, Device, Matrix, PagedRows, Precision, Tensor};
 
-/// Tokens computed at a time: bounds the workspace, fills the GEMM tiles.
-pub(super) const STEP_TOKENS: usize = 512;
+/// Tokens of a step: bounds the workspace, fills the tiles of matrix products. Every expert of GLM-5 has a thirty-second of them.
+const STEP_TOKENS: usize = 512;
+pub(super) const STEP_TOKENS_GPU: usize = 2048;
+
+/// More would be more pairs of tokens and experts than one operation takes.
+const MOST_STEP_TOKENS: usize = 65_536;
 
 /// Which keys a token attends to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
@@ -54,6 +58,9 @@ pub struct LoadOptions {
     pub attention: Attention,
     /// Whether a GPU records the steps that decode one token of each sequence, as graphs, and replays them. The bits are the same without.
     pub graphs: bool,
+    /// Most tokens that are computed at a time, of a prompt or a batch: 1 to 65536. Without, 512 on a CPU and 2048 on a GPU, whose experts each have
+    /// few of them; less take less memory ([`Plan`](super::Plan) tells what fits).
+    pub step_tokens: Option<usize>,
     /// Some of the layers alone, for tests and benches on a part of a model; otherwise all of it.
     pub slice: Option<Slice>,
 }
@@ -64,6 +71,7 @@ impl Default for LoadOptions {
             precision: Precision::default(),
             attention: Attention::default(),
             graphs: true,
+            step_tokens: None,
             slice: None,
         }
     }
@@ -96,13 +104,16 @@ impl Model {
     /// file, and while a weight is repacked into tiles the GPU holds its blocks, too.
     ///
     /// # Errors
-    /// As [`Model::open`]; those of [`Config::slice`].
+    /// As [`Model::open`]; those of [`Config::slice`]; [`Error::Argument`] for [`LoadOptions::step_tokens`] out of range.
     pub fn load(
         gguf: &Gguf,
         device: &Device,
         options: &LoadOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self> {
+        if let Some(n) = options.step_tokens.filter(|n| !(1..=MOST_STEP_TOKENS).contains(n)) {
+            return Err(Error::argument("tokens of a step", format!("1 to {MOST_STEP_TOKENS}"), n));
+        }
         let report = LoadReport::for_slice(gguf, options.slice, Shard::WHOLE)?;
         let config = report.config.clone();
         let whole = Config::from_gguf(gguf)?;
@@ -255,6 +266,12 @@ impl Model {
         done.map(|()| &self.workspace.all_logits)
     }
 
+    /// Most tokens of a step.
+    pub(super) fn step_tokens(&self) -> usize {
+        let default = if self.device.as_gpu().is_some() { STEP_TOKENS_GPU } else { STEP_TOKENS };
+        self.options.step_tokens.unwrap_or(default)
+    }
+
     /// Does something with the workspace. If memory of a GPU was taken meanwhile, by whomever, some of it may have moved, and graphs that hold
     /// what it was before are of no use any more.
     pub(super) fn noting_moves<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
@@ -284,7 +301,7 @@ impl Model {
         }
     }
 
-    /// Runs the batch in steps of at most [`STEP_TOKENS`] rows.
+    /// Runs the batch in steps.
     fn steps(
         &mut self,
         batch: &Batch<'_>,
@@ -292,6 +309,7 @@ impl Model {
         cache: &mut Cache,
         observer: &mut dyn Observer,
     ) -> Result<()> {
+        let most = self.step_tokens();
         // The first row of the step, of those that were given.
         let mut first = 0;
         self.workspace.all_logits.resize(0)?;
@@ -300,13 +318,13 @@ impl Model {
             let wanted = s.logits.range(s.tokens.len());
             let mut at = 0;
             while at < s.tokens.len() {
-                if self.workspace.tokens.len() == STEP_TOKENS {
+                if self.workspace.tokens.len() == most {
                     self.step(given.map(|rows| (rows, first)), cache, observer)?;
                     first += self.workspace.tokens.len();
                     self.workspace.begin(cache.capacity());
                 }
                 let (pages, len) = cache.table(s.seq)?;
-                let end = s.tokens.len().min(at + STEP_TOKENS - self.workspace.tokens.len());
+                let end = s.tokens.len().min(at + most - self.workspace.tokens.len());
                 self.workspace.push(&s.tokens[at..end], len + at, pages, |i| wanted.contains(&(at + i)))?;
                 at = end;
             }

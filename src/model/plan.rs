@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::batch::{Batch, LogitRows};
 use super::cache::{Cache, SeqId};
 use super::config::IndexerKind;
-use super::graph::{LoadOptions, Model};
+use super::graph::{LoadOptions, Model, STEP_TOKENS_GPU};
 use super::observe::{Event, Ignore, Observer};
 use super::report::LoadReport;
 use super::slice::Slice;
@@ -18,6 +18,9 @@ use crate::tensor::{CacheType, Device, PAGE_ROWS, Tensor};
 
 /// Taken by the driver, for code, for graphs and for what lies between allocations: assumed, not counted.
 const RESERVE: u64 = 1 << 30;
+
+/// With fewer tokens at a time a prompt reads all experts for few of them each.
+const LEAST_STEP_TOKENS: usize = 128;
 
 /// What is planned for.
 #[derive(Debug, Clone, Copy)]
@@ -55,13 +58,15 @@ pub struct Plan {
     pub cache: u64,
     /// Of each further token.
     pub cache_per_token: u64,
+    /// Tokens of a step of a prompt: as asked for, or the most with which it fits, by halves from 2048 to 128.
+    pub step_tokens: usize,
     /// Memory of a step of a prompt and of decoding, with the cache full, the largest first. Of several GPUs as of one, which is more than they take.
     pub workspaces: Vec<(&'static str, u64)>,
     /// Assumed, for what was not counted: driver, code, graphs.
     pub reserve: u64,
     /// All of it.
     pub needed: u64,
-    /// The largest cache that fits, in tokens, up to the model's context; 0 for none.
+    /// The largest cache that fits, in tokens, up to the model's context, with steps as asked for or the smallest; 0 for none.
     pub longest: usize,
     /// Launches of a step that decodes one token.
     pub launches: Launches,
@@ -107,20 +112,31 @@ impl Plan {
         if gpus > 1 {
             (weights, loading) = (report.ledger.part_bytes, report.ledger.part_bytes);
         }
-        let mut run = |context: usize| Run::new(&mut model, &there, loaded, context, cache_type);
-        let asked = run(context)?;
+        let mut run = |context: usize, step: usize| {
+            model.options.step_tokens = Some(step);
+            Run::new(&mut model, &there, loaded, context, cache_type)
+        };
         let needed = |run: &Run| (weights + run.cache + run.workspaces()).max(loading) + RESERVE;
+        let (mut step, least) = match load.step_tokens {
+            Some(n) => (n, n),
+            None => (STEP_TOKENS_GPU, LEAST_STEP_TOKENS),
+        };
+        let mut asked = run(context, step)?;
+        while needed(&asked) > gpu.memory && step > least {
+            step /= 2;
+            asked = run(context, step)?;
+        }
         // The largest of whole pages, by halves.
         let (mut fits, mut too_many) = (0, most.div_ceil(PAGE_ROWS) + 1);
         while too_many - fits > 1 {
             let pages = fits + (too_many - fits) / 2;
-            match needed(&run((pages * PAGE_ROWS).min(most))?) <= gpu.memory {
+            match needed(&run((pages * PAGE_ROWS).min(most), least)?) <= gpu.memory {
                 true => fits = pages,
                 false => too_many = pages,
             }
         }
-        let one_more = run(1)?.cache;
-        let two_more = run((PAGE_ROWS + 1).min(most))?.cache;
+        let one_more = run(1, step)?.cache;
+        let two_more = run((PAGE_ROWS + 1).min(most), step)?.cache;
         Ok(Plan {
             gpu: gpu.to_string(),
             gpus,
@@ -132,6 +148,7 @@ impl Plan {
             cache_type,
             cache: asked.cache,
             cache_per_token: two_more.saturating_sub(one_more) / PAGE_ROWS as u64,
+            step_tokens: step,
             needed: needed(&asked),
             workspaces: asked.by_label,
             reserve: RESERVE,
@@ -184,7 +201,7 @@ impl Run {
         let mut cache = model.new_cache(context, ty)?;
         let of_cache = held(gpu, "cache");
         let seq = cache.new_sequence();
-        let new = context.saturating_sub(1).min(super::graph::STEP_TOKENS);
+        let new = context.saturating_sub(1).min(model.step_tokens());
         cache.reserve([(seq, context - 1 - new)].into_iter())?;
         cache.commit(seq, context - 1 - new);
         if new > 0 {
@@ -292,6 +309,7 @@ impl fmt::Display for Plan {
             gib(self.cache),
             self.cache_per_token
         )?;
+        writeln!(f, "  steps      {} tokens of a prompt at a time", self.step_tokens)?;
         for (label, bytes) in &self.workspaces {
             writeln!(f, "  workspace  {} {label}", gib(*bytes))?;
         }

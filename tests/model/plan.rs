@@ -5,7 +5,7 @@ use std::time::Instant;
 use glm5::Error;
 use glm5::cuda::Properties;
 use glm5::gguf::Gguf;
-use glm5::model::{LoadOptions, Plan, PlanOptions};
+use glm5::model::{Batch, LoadOptions, LogitRows, Model, Plan, PlanOptions};
 use glm5::tensor::{CacheType, PAGE_ROWS, Precision};
 
 use crate::common::{self, MODELS};
@@ -63,6 +63,11 @@ fn full_size_files_are_planned_by_their_headers() {
 /// What is said to fit does, and a page more does not.
 #[test]
 fn the_largest_context_is_the_largest() {
+    // With no smaller steps to save memory by.
+    let options = |context, gpus| {
+        let options = options(context, gpus);
+        PlanOptions { load: LoadOptions { step_tokens: Some(512), ..options.load }, ..options }
+    };
     for name in MODELS {
         let gguf = common::gguf(name);
         let roomy = Plan::new(&gguf, &known("h200"), &options(4096, 1)).unwrap();
@@ -115,4 +120,59 @@ fn what_cannot_be_planned_is_refused() {
     // Four heads are not cut into three.
     assert!(matches!(Plan::new(&gguf, &known("h200"), &options(100, 3)), Err(Error::File { .. })));
     assert!(Properties::by_name("h100").is_none());
+}
+
+/// Steps of a prompt have as many tokens as fit, and no others than were asked for.
+#[test]
+fn steps_are_as_large_as_fits() {
+    let gguf = common::gguf(MODELS[0]);
+    let mut gpu = known("h200");
+    let planned = |gpu: &Properties, step_tokens: Option<usize>| {
+        let mut options = options(4096, 1);
+        options.load.step_tokens = step_tokens;
+        Plan::new(&gguf, gpu, &options).unwrap()
+    };
+    let roomy = planned(&gpu, None);
+    assert_eq!(roomy.step_tokens, 2048);
+    for step in [1024, 512, 256, 128] {
+        // Room for this many and not for more.
+        gpu.memory = planned(&gpu, Some(step)).needed;
+        let plan = planned(&gpu, None);
+        assert!(plan.step_tokens == step && plan.fits(), "{plan}");
+        let twice = planned(&gpu, Some(2 * step));
+        assert!(twice.step_tokens == 2 * step && !twice.fits(), "{twice}");
+        assert!(twice.longest < 4096, "{twice}");
+    }
+    // Not even the smallest: what would fit is said for these.
+    gpu.memory -= 1;
+    let plan = planned(&gpu, None);
+    assert!(plan.step_tokens == 128 && !plan.fits() && plan.longest < 4096, "{plan}");
+}
+
+/// Any number of tokens at a time has the same logits but for rounding, and numbers out of range are refused.
+#[test]
+fn steps_of_any_size_give_the_same_logits() {
+    let gguf = common::gguf(MODELS[0]);
+    let tokens: Vec<u32> = (0..200).map(|i| i * 7 % 4000).collect();
+    let logits = |step_tokens: Option<usize>| {
+        let options = LoadOptions { step_tokens, ..LoadOptions::default() };
+        let mut model = Model::load(&gguf, common::device(), &options, &mut |_, _| {})?;
+        let mut cache = model.new_cache(256, CacheType::F32)?;
+        let seq = cache.new_sequence();
+        let out = model.forward(&Batch::one(seq, &tokens, LogitRows::From(0)), &mut cache)?;
+        out.to_vec()
+    };
+    let want = logits(None).unwrap();
+    for step in [1, 64, 199, 65_536] {
+        let got = logits(Some(step)).unwrap();
+        let (mut off, mut all) = (0f64, 0f64);
+        for (a, b) in got.iter().zip(&want) {
+            off += f64::from(a - b).powi(2);
+            all += f64::from(*b).powi(2);
+        }
+        assert!(got.len() == want.len() && (off / all).sqrt() < 2e-5, "{step}: {:e}", (off / all).sqrt());
+    }
+    for step in [0, 65_537] {
+        assert!(matches!(logits(Some(step)), Err(Error::Argument { .. })), "{step}");
+    }
 }
